@@ -1,0 +1,354 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Resolved is one service in the form in which a backend programs it: checked, normalised, with the frontends that it
+// holds and the endpoints that serve on this node.
+type Resolved struct {
+	Name ServiceName
+	// Service is what was asked for, all frontends included, in normal form: addresses without zones, node ports as
+	// 0.0.0.0 or ::, source ranges masked, merged and of the frontend's family. If nobody may come in by a frontend,
+	// its one range is 0.0.0.0/32 or ::/128.
+	Service Service
+	// Frontends are those of the service's frontends that no other service holds.
+	Frontends []Frontend
+	// Endpoints are all endpoints in normal form, sorted by address and port, each once, with a Weight of at least 1.
+	Endpoints []Endpoint
+	// Selections holds, by Family, the endpoints that serve.
+	Selections [2]Selection
+}
+
+// Key returns the key of one of r's frontends.
+func (r *Resolved) Key(f Frontend) FrontendKey {
+	return FrontendKey{Protocol: r.Service.Protocol, Addr: f.Addr}
+}
+
+// same reports whether two forms of a service need the same rules.
+func (r *Resolved) same(o *Resolved) bool {
+	return r == o || r != nil && o != nil && r.Service.Equal(o.Service) && slices.EqualFunc(r.Frontends, o.Frontends, Frontend.Equal) &&
+		EqualEndpoints(r.Endpoints, o.Endpoints) && r.Selections[IPv4].same(o.Selections[IPv4]) && r.Selections[IPv6].same(o.Selections[IPv6])
+}
+
+func (s Selection) same(o Selection) bool {
+	return EqualEndpoints(s.Cluster, o.Cluster) && EqualEndpoints(s.Local, o.Local)
+}
+
+// A ResolvedChange is one service whose programmed form changes. Before is nil where it is new, After where it goes.
+type ResolvedChange struct {
+	Name          ServiceName
+	Before, After *Resolved
+}
+
+// A Resolver stands at the door of every backend. It checks and normalises services, refuses those that the backend
+// cannot do, decides who holds a frontend that several services claim, selects the endpoints, and remembers what is
+// programmed, so that a backend has only to turn one form of a service into another.
+//
+// A backend calls Resolve, programs the [Delta], and then calls Commit. If the kernel refuses one service, it calls
+// Resolve again with that service among the refused. The zero Resolver is not usable; a Resolver is not safe for
+// concurrent use.
+type Resolver struct {
+	features FeatureSet
+	node     Node
+	forms    map[ServiceName]*Resolved
+	// owners says who holds a frontend, waiting who else claims it, sorted; only contested frontends are in waiting.
+	owners  map[FrontendKey]ServiceName
+	waiting map[FrontendKey][]ServiceName
+}
+
+// NewResolver returns a Resolver that holds nothing.
+func NewResolver(f FeatureSet) *Resolver {
+	return &Resolver{features: f, forms: map[ServiceName]*Resolved{}, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
+}
+
+// Node returns the node of the last committed Delta.
+func (r *Resolver) Node() Node { return r.node }
+
+// Len returns how many services the last committed Delta left.
+func (r *Resolver) Len() int { return len(r.forms) }
+
+// Form returns the committed form of a service; nil if there is none.
+func (r *Resolver) Form(name ServiceName) *Resolved { return r.forms[name] }
+
+// Holder returns the service that holds a frontend.
+func (r *Resolver) Holder(key FrontendKey) (name ServiceName, ok bool) {
+	name, ok = r.owners[key]
+	return name, ok
+}
+
+// Forms returns every committed form, sorted by name.
+func (r *Resolver) Forms() []*Resolved {
+	out := make([]*Resolved, 0, len(r.forms))
+	for _, f := range r.forms {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b *Resolved) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return out
+}
+
+// A Delta is what one Resolve found: what a backend shall program. It changes nothing until it is committed.
+type Delta struct {
+	// Node is the node for which After is selected. NodeChanged says that it differs from the one before.
+	Node        Node
+	NodeChanged bool
+	// Changes has each service whose form changes, sorted by name.
+	Changes []ResolvedChange
+	// Rejected and Promoted are those of the [Result].
+	Rejected []*ServiceError
+	Promoted []ServiceName
+
+	backend string
+	owners  map[FrontendKey]ServiceName   // "" releases
+	waiting map[FrontendKey][]ServiceName // empty deletes
+}
+
+// ResolveState resolves a whole state against the committed one. Refused services are treated like invalid ones.
+func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) *Delta {
+	d := Diff{Node: &want.Node, Changes: make([]Change, 0, len(want.Services))}
+	for name, svc := range want.Services {
+		d.Changes = append(d.Changes, Change{Name: name, After: &Entry{Service: svc, Endpoints: want.Endpoints[name]}})
+	}
+	for name := range r.forms {
+		if _, ok := want.Services[name]; !ok {
+			d.Changes = append(d.Changes, Change{Name: name})
+		}
+	}
+	return r.Resolve(d, refused)
+}
+
+// Resolve resolves a diff against the committed state. Refused services keep their committed form.
+func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) *Delta {
+	d := &Delta{Node: r.node, backend: r.features.Backend, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
+	if diff.Node != nil {
+		d.NodeChanged = !diff.Node.Equal(r.node)
+		d.Node = diff.Node.clone()
+	}
+	next := make(map[ServiceName]*Resolved, len(diff.Changes))
+	for _, c := range diff.Changes {
+		next[c.Name] = r.admit(d, c, refused[c.Name])
+	}
+	if d.NodeChanged {
+		for name, f := range r.forms {
+			if _, ok := next[name]; !ok {
+				next[name] = f.reselected(d.Node)
+			}
+		}
+	}
+	r.claim(d, next)
+	for name, after := range next {
+		before := r.forms[name]
+		if after != nil {
+			after.hold(func(f Frontend) bool { return r.ownerIn(d, after.Key(f)) == name })
+		}
+		if !after.same(before) {
+			d.Changes = append(d.Changes, ResolvedChange{Name: name, Before: before, After: after})
+		}
+	}
+	slices.SortFunc(d.Changes, func(a, b ResolvedChange) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	slices.SortFunc(d.Rejected, func(a, b *ServiceError) int { return strings.Compare(string(a.Service), string(b.Service)) })
+	slices.Sort(d.Promoted)
+	d.Promoted = slices.Compact(d.Promoted)
+	return d
+}
+
+// Commit makes a Delta the committed state. It must be the last one that Resolve or ResolveState returned.
+func (r *Resolver) Commit(d *Delta) {
+	r.node = d.Node
+	for _, c := range d.Changes {
+		if c.After == nil {
+			delete(r.forms, c.Name)
+		} else {
+			r.forms[c.Name] = c.After
+		}
+	}
+	for key, name := range d.owners {
+		if name == "" {
+			delete(r.owners, key)
+		} else {
+			r.owners[key] = name
+		}
+	}
+	for key, names := range d.waiting {
+		if len(names) == 0 {
+			delete(r.waiting, key)
+		} else {
+			r.waiting[key] = names
+		}
+	}
+}
+
+// Reset forgets everything: the kernel holds nothing of ours.
+func (r *Resolver) Reset() { *r = *NewResolver(r.features) }
+
+// admit returns the form that a change leads to, all frontends included; what is committed, if it cannot be had.
+func (r *Resolver) admit(d *Delta, c Change, refused error) *Resolved {
+	if c.After == nil {
+		return nil
+	}
+	svc, err := normalise(c.After.Service)
+	if err == nil {
+		err = r.features.Check(svc)
+	}
+	op := "validate"
+	if err == nil && refused != nil {
+		op, err = "commit", refused
+	}
+	if err != nil {
+		d.reject(c.Name, op, err)
+		return r.forms[c.Name].reselected(d.Node)
+	}
+	eps, err := normaliseEndpoints(c.After.Endpoints)
+	if err != nil {
+		d.reject(c.Name, "validate", err)
+	}
+	return (&Resolved{Name: c.Name, Service: svc, Endpoints: eps}).reselected(d.Node)
+}
+
+func (d *Delta) reject(name ServiceName, op string, err error) {
+	d.Rejected = append(d.Rejected, &ServiceError{Service: name, Backend: d.backend, Op: op, Err: err})
+}
+
+// reselected returns a copy of r with its endpoints selected for a node, and no frontends held yet.
+func (r *Resolved) reselected(node Node) *Resolved {
+	if r == nil {
+		return nil
+	}
+	n := *r
+	n.Frontends = nil
+	for _, f := range Families {
+		n.Selections[f] = Select(n.Endpoints, node, f)
+	}
+	return &n
+}
+
+// hold sets r.Frontends to those that holds reports, sharing memory where that is all.
+func (r *Resolved) hold(holds func(Frontend) bool) {
+	r.Frontends = r.Service.Frontends
+	if !slices.ContainsFunc(r.Frontends, func(f Frontend) bool { return !holds(f) }) {
+		return
+	}
+	r.Frontends = slices.DeleteFunc(slices.Clone(r.Frontends), func(f Frontend) bool { return !holds(f) })
+}
+
+// claim decides who holds each frontend that a change releases or claims. A holder keeps what it still wants;
+// a free frontend goes to the first by name of all that want it. Services promoted thereby are added to next.
+func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
+	touched := map[FrontendKey]struct{}{}
+	for name, after := range next {
+		before := r.forms[name]
+		if before != nil && after != nil && sameKeys(before, after) {
+			continue
+		}
+		for _, form := range [...]*Resolved{before, after} {
+			if form != nil {
+				for _, f := range form.Service.Frontends {
+					touched[form.Key(f)] = struct{}{}
+				}
+			}
+		}
+		if after != nil {
+			for _, f := range after.Service.Frontends {
+				r.queue(d, after.Key(f), name)
+			}
+		}
+	}
+	for key := range touched {
+		r.settle(d, key, next)
+	}
+	r.reportConflicts(d, next)
+}
+
+// sameKeys reports whether two forms of a service claim the same frontends.
+func sameKeys(a, b *Resolved) bool {
+	return a.Service.Protocol == b.Service.Protocol &&
+		slices.EqualFunc(a.Service.Frontends, b.Service.Frontends, func(f, g Frontend) bool { return f.Addr == g.Addr })
+}
+
+// queue puts a service that is not the holder among those that wait for a frontend.
+func (r *Resolver) queue(d *Delta, key FrontendKey, name ServiceName) {
+	names := r.waitingIn(d, key)
+	if r.ownerIn(d, key) == name || slices.Contains(names, name) {
+		return
+	}
+	i, _ := slices.BinarySearch(names, name)
+	d.waiting[key] = slices.Insert(slices.Clone(names), i, name)
+}
+
+// settle decides who holds one frontend once everybody who claims it is in the queue.
+func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resolved) {
+	wants := func(name ServiceName) bool {
+		form, changes := next[name]
+		if !changes {
+			form = r.forms[name]
+		}
+		return form != nil && form.Service.Protocol == key.Protocol &&
+			slices.ContainsFunc(form.Service.Frontends, func(f Frontend) bool { return f.Addr == key.Addr })
+	}
+	names := slices.DeleteFunc(slices.Clone(r.waitingIn(d, key)), func(n ServiceName) bool { return !wants(n) })
+	owner := r.owners[key]
+	if owner == "" || !wants(owner) {
+		owner = ""
+		if len(names) > 0 {
+			owner, names = names[0], names[1:]
+			r.promote(d, key, owner, next)
+		}
+		d.owners[key] = owner
+	}
+	if _, ok := r.waiting[key]; ok || len(names) > 0 {
+		d.waiting[key] = names
+	} else {
+		delete(d.waiting, key)
+	}
+}
+
+// promote notes that a service which had waited for a frontend holds it now.
+func (r *Resolver) promote(d *Delta, key FrontendKey, name ServiceName, next map[ServiceName]*Resolved) {
+	if !slices.Contains(r.waiting[key], name) {
+		return // it is new, and did not wait
+	}
+	d.Promoted = append(d.Promoted, name)
+	if _, ok := next[name]; !ok {
+		next[name] = r.forms[name].reselected(d.Node)
+	}
+}
+
+// reportConflicts rejects, by name, the services of this change that do not hold all their frontends.
+func (r *Resolver) reportConflicts(d *Delta, next map[ServiceName]*Resolved) {
+	if len(d.waiting) == 0 && len(r.waiting) == 0 {
+		return
+	}
+	for name, form := range next {
+		if form == nil {
+			continue
+		}
+		var errs []error
+		for _, f := range form.Service.Frontends {
+			if holder := r.ownerIn(d, form.Key(f)); holder != name {
+				errs = append(errs, fmt.Errorf("%s: %w by %q", form.Key(f), ErrConflict, string(holder)))
+			}
+		}
+		if len(errs) > 0 {
+			d.reject(name, "resolve", errors.Join(errs...))
+		}
+	}
+}
+
+// ownerIn returns who holds a frontend once d is committed.
+func (r *Resolver) ownerIn(d *Delta, key FrontendKey) ServiceName {
+	if name, ok := d.owners[key]; ok {
+		return name
+	}
+	return r.owners[key]
+}
+
+// waitingIn returns who waits for a frontend once d is committed.
+func (r *Resolver) waitingIn(d *Delta, key FrontendKey) []ServiceName {
+	if names, ok := d.waiting[key]; ok {
+		return names
+	}
+	return r.waiting[key]
+}
