@@ -1,0 +1,3 @@
+package lab
+
+func (n *NetNS) exchangeICMP(Query) (exchange, error) { return nil, errNotYet }
