@@ -17,10 +17,18 @@ const (
 	Answered
 	// Refused: a reset, an ABORT or an ICMP error came back.
 	Refused
+	// Dropped: the packet reached the node, or was made there, and never left it nor arrived at anybody
+	// in it.
+	Dropped
+	// Passed: the packet left the node with its destination unchanged, and nobody answered.
+	Passed
+	// Unanswered: the node translated the packet and sent it on, and no answer came back. Name and
+	// Peer are the destination and the source that it left with.
+	Unanswered
 )
 
 func (v Verdict) String() string {
-	names := [...]string{"timed out", "answered", "refused"}
+	names := [...]string{"timed out", "answered", "refused", "dropped", "passed", "unanswered"}
 	if v < 0 || int(v) >= len(names) {
 		return fmt.Sprintf("verdict %d", int(v))
 	}

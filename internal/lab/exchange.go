@@ -48,8 +48,15 @@ type exchange interface {
 	// wait waits for the answer or the refusal, at most until the deadline. It may be called again as long
 	// as it is not decided. An error means that the question could not be put.
 	wait(ctx context.Context, deadline time.Time) (a Answer, decided bool, err error)
+	// again puts the question once more over the same flow, after the answer to the one before.
+	again() error
 	// source is the flow's own address and port.
 	source() netip.AddrPort
+	// fingerprint is that of its first packet, "" where the kernel does not tell.
+	fingerprint() string
+	// denied reports whether the kernel refused to send the last packet: a rule of the sender's own
+	// namespace dropped or rejected it.
+	denied() bool
 	// close ends the flow so that no entry of connection tracking outlives it needlessly.
 	close()
 }
@@ -127,13 +134,14 @@ func setSource(fd int, q Query) error {
 type icmpError struct {
 	errno unix.Errno
 	by    netip.Addr // who sent the ICMP message; invalid if it was no ICMP message
+	data  []byte     // the start of the packet that it is about, from the transport header on
 }
 
 // queuedError takes the oldest error out of a socket's error queue.
 func queuedError(fd int, v6 bool) (icmpError, bool) {
 	oob := make([]byte, 512)
 	buf := make([]byte, 512)
-	_, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if err != nil {
 		return icmpError{}, false
 	}
@@ -143,6 +151,7 @@ func queuedError(fd int, v6 bool) (icmpError, bool) {
 	}
 	for _, m := range msgs {
 		if e, ok := parseExtendedError(m, v6); ok {
+			e.data = buf[:n]
 			return e, true
 		}
 	}
@@ -204,7 +213,7 @@ func localAddr(fd int) netip.AddrPort {
 	return addrPortOf(sa)
 }
 
-// refusals are the errors by which a socket learns that somebody refused it. Others mean that the
+// isRefusal reports whether an error of a socket says that somebody refused it. Others mean that the
 // question could not be put at all.
 func isRefusal(err error) bool {
 	for _, e := range []unix.Errno{unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.ENOPROTOOPT, unix.EPROTO, unix.EHOSTDOWN, unix.ECONNRESET} {

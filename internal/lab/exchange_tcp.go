@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"time"
@@ -16,9 +17,10 @@ type tcpExchange struct {
 	fd        int
 	v6        bool
 	local     netip.AddrPort
-	began     time.Time
+	asked     time.Time
 	connected time.Duration // how long the handshake took, once it is done
-	line      []byte
+	line      []byte        // received and not yet looked at
+	token     string        // what the next answer must end with
 }
 
 func (n *NetNS) exchangeTCP(q Query) (*tcpExchange, error) {
@@ -26,7 +28,7 @@ func (n *NetNS) exchangeTCP(q Query) (*tcpExchange, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &tcpExchange{fd: fd, v6: q.To.Addr().Is6(), began: time.Now()}
+	x := &tcpExchange{fd: fd, v6: q.To.Addr().Is6(), asked: time.Now()}
 	// A close with nothing lingering is a reset: no TIME_WAIT here, and connection tracking forgets soon.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		x.close()
@@ -43,6 +45,17 @@ func (n *NetNS) exchangeTCP(q Query) (*tcpExchange, error) {
 
 func (x *tcpExchange) source() netip.AddrPort { return x.local }
 func (x *tcpExchange) close()                 { unix.Close(x.fd) }
+func (x *tcpExchange) fingerprint() string    { return "" }
+func (x *tcpExchange) denied() bool           { return false }
+
+func (x *tcpExchange) again() error {
+	x.token, x.asked = token(), time.Now()
+	_, err := unix.Write(x.fd, []byte(x.token+"\n"))
+	if isRefusal(err) || errors.Is(err, unix.EPIPE) {
+		return nil // the next read says so
+	}
+	return os.NewSyscallError("write", err)
+}
 
 func (x *tcpExchange) wait(ctx context.Context, deadline time.Time) (Answer, bool, error) {
 	if x.connected == 0 {
@@ -50,12 +63,13 @@ func (x *tcpExchange) wait(ctx context.Context, deadline time.Time) (Answer, boo
 		if err != nil || state != open {
 			return a, state == refused, err
 		}
-		x.connected = time.Since(x.began)
+		x.connected = time.Since(x.asked)
 	}
 	for {
-		if line, _, ok := bytes.Cut(x.line, []byte("\n")); ok {
-			name, peer, _, err := parseLine(string(line))
-			return Answer{Verdict: Answered, Name: name, Peer: peer, Took: x.connected, Retransmitted: x.retransmitted()}, err == nil, err
+		if line, rest, ok := bytes.Cut(x.line, []byte("\n")); ok {
+			x.line = rest
+			a, err := x.answer(string(line))
+			return a, err == nil, err
 		}
 		ready, err := pollFor(ctx, x.fd, unix.POLLIN, deadline)
 		if err != nil || !ready {
@@ -65,13 +79,31 @@ func (x *tcpExchange) wait(ctx context.Context, deadline time.Time) (Answer, boo
 		n, err := unix.Read(x.fd, buf)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+			continue
+		case err == nil && n == 0:
+			err = io.EOF
+			fallthrough
 		case err != nil:
-			return Answer{}, false, fmt.Errorf("%w after the handshake", err)
-		case n == 0:
-			return Answer{}, false, errors.New("closed after the handshake without an answer")
+			return Answer{Verdict: Refused, Err: fmt.Errorf("after the handshake: %w", err), Took: time.Since(x.asked)}, true, nil
 		}
-		x.line = append(x.line, buf[:max(n, 0)]...)
+		x.line = append(x.line, buf[:n]...)
 	}
+}
+
+// answer reads the greeting, or the answer to a later question.
+func (x *tcpExchange) answer(line string) (Answer, error) {
+	name, peer, rest, err := parseLine(line)
+	if err == nil && rest != x.token {
+		err = fmt.Errorf("answer %q to the question %q", line, x.token)
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	took := x.connected
+	if x.token != "" {
+		took = time.Since(x.asked)
+	}
+	return Answer{Verdict: Answered, Name: name, Peer: peer, Took: took, Retransmitted: x.retransmitted()}, nil
 }
 
 type tcpState int
@@ -93,7 +125,7 @@ func (x *tcpExchange) handshake(ctx context.Context, deadline time.Time) (Answer
 			if !isRefusal(errno) {
 				return Answer{}, pending, errno
 			}
-			return Answer{Verdict: Refused, Err: errno, By: by, Took: time.Since(x.began)}, refused, nil
+			return Answer{Verdict: Refused, Err: errno, By: by, Took: time.Since(x.asked)}, refused, nil
 		}
 		if e, ok := queuedError(x.fd, x.v6); ok {
 			return refusal(e.errno, e.by)

@@ -28,7 +28,7 @@ type udpExchange struct {
 	token  string
 	began  time.Time
 	resend time.Time
-	denied error // what the kernel said to the last send, if it refused it
+	refuse error // EPERM, if the kernel refused the last send
 }
 
 func (n *NetNS) exchangeUDP(q Query) (*udpExchange, error) {
@@ -51,15 +51,22 @@ func (n *NetNS) exchangeUDP(q Query) (*udpExchange, error) {
 
 func (x *udpExchange) source() netip.AddrPort { return x.local }
 func (x *udpExchange) close()                 { unix.Close(x.fd) }
+func (x *udpExchange) fingerprint() string    { return "udp " + x.token }
+func (x *udpExchange) denied() bool           { return x.refuse != nil }
+
+func (x *udpExchange) again() error {
+	x.token, x.began = token(), time.Now()
+	return x.send()
+}
 
 // send sends the question. The kernel says EPERM when a rule of this very namespace dropped or
 // rejected it: the ICMP message, if there is one, tells them apart.
 func (x *udpExchange) send() error {
 	x.resend = time.Now().Add(resendEvery)
 	_, err := unix.Write(x.fd, []byte(x.token))
-	x.denied = nil
+	x.refuse = nil
 	if errors.Is(err, unix.EPERM) {
-		x.denied = err
+		x.refuse = err
 		return nil
 	}
 	if isRefusal(err) || errors.Is(err, unix.EAGAIN) {

@@ -31,11 +31,12 @@ type NetNS struct {
 
 	closing sync.Once
 
-	mu      sync.Mutex         // guards what follows
-	links   *netlink.Handle    // opened at the first use
-	foreign map[netip.Addr]int // servers at addresses that are not of the namespace
-	owned   map[int]func()     // undo what lives in the namespace, last first
-	next    int                // key in owned
+	mu      sync.Mutex          // guards what follows
+	links   *netlink.Handle     // opened at the first use
+	foreign map[netip.Addr]int  // servers at addresses that are not of the namespace
+	sctp    map[bool]*sctpStack // by family, true is IPv6
+	owned   map[int]func()      // undo what lives in the namespace, last first
+	next    int                 // key in owned
 }
 
 // NewNetNS makes a namespace with its loopback up. The name is for messages alone.
@@ -47,6 +48,7 @@ func NewNetNS(name string) (*NetNS, error) {
 		quit:    make(chan struct{}),
 		gone:    make(chan struct{}),
 		foreign: map[netip.Addr]int{},
+		sctp:    map[bool]*sctpStack{},
 		owned:   map[int]func(){},
 	}
 	started := make(chan error)

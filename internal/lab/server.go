@@ -152,11 +152,14 @@ func (n *NetNS) bound(typ, proto int, at netip.AddrPort) (int, error) {
 		return -1, err
 	}
 	opts := [][3]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1}}
-	if at.Addr().Is4() {
+	switch {
+	case at.Addr().Is4():
 		opts = append(opts, [3]int{unix.IPPROTO_IP, unix.IP_FREEBIND, 1}, [3]int{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
-	} else {
-		opts = append(opts, [3]int{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1}, [3]int{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1},
-			[3]int{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1})
+	case typ != unix.SOCK_RAW: // a raw socket is of one family anyway, and refuses the option
+		opts = append(opts, [3]int{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1})
+		fallthrough
+	default:
+		opts = append(opts, [3]int{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1}, [3]int{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1})
 	}
 	for _, o := range opts {
 		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
