@@ -1,0 +1,88 @@
+package main
+
+import (
+	"time"
+)
+
+// staticcheck is run by version and required by nobody.
+const staticcheck = "honnef.co/go/tools/cmd/staticcheck@v0.8.2"
+
+// vmKernel is the oldest kernel that headgate promises to work on.
+const vmKernel = "6.1"
+
+// A step is something that must pass.
+type step struct {
+	name     string
+	commands []command
+	// limit is how long all of it may take.
+	limit time.Duration
+	// read makes something of what the commands print. Nil: it is shown.
+	read func(w *workshop) reader
+}
+
+// A command is one program to run.
+type command struct {
+	dir  string // below the root
+	args []string
+	// silent says that the command must print nothing: its output is what it found.
+	silent bool
+}
+
+// steps returns all steps, in order: the quick ones first.
+func (t tree) steps() []step {
+	return []step{
+		{name: "format", limit: time.Minute, commands: []command{{args: []string{"gofmt", "-l", "."}, silent: true}}},
+		{name: "vet", limit: 10 * time.Minute, commands: t.inModules("go", "vet", "./...")},
+		{name: "staticcheck", limit: 15 * time.Minute, commands: t.inModules("go", "run", staticcheck, "./...")},
+		{name: "test", limit: 35 * time.Minute, commands: t.inModules("go", "test", "-race", "-count=1", "-timeout=20m", "-json", "./..."),
+			read: func(w *workshop) reader { return newEvents(w.out, "host") }},
+		{name: "vm", limit: 30 * time.Minute, commands: t.inVM(),
+			read: func(w *workshop) reader { return newVerbose(w.out, "kernel "+vmKernel) }},
+		{name: "examples", limit: 10 * time.Minute, commands: t.examples()},
+		{name: "benchmarks", limit: 15 * time.Minute, commands: t.inModules("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "-timeout=10m", "./...")},
+		{name: "bench", limit: 10 * time.Minute, commands: t.benches()},
+	}
+}
+
+// inModules returns a command for each module of the tree.
+func (t tree) inModules(args ...string) []command {
+	var all []command
+	for _, m := range t.modules {
+		all = append(all, command{dir: m, args: args})
+	}
+	return all
+}
+
+// inVM returns the command that runs on another kernel every test that needs a kernel.
+func (t tree) inVM() []command {
+	args := []string{"go", "run", "./internal/vmtest", "-kernel", vmKernel, "-v", "-timeout", "20m"}
+	return []command{{args: append(args, t.kernelTests...)}}
+}
+
+// exampleArgs has the arguments of those examples that need some.
+var exampleArgs = map[string][][]string{
+	"examples/quickstart": {{"-backend", "nftables"}},
+}
+
+// examples returns the commands that run every program below examples as its reader would.
+func (t tree) examples() []command {
+	var all []command
+	for _, dir := range t.programs {
+		runs, ok := exampleArgs[dir]
+		if !ok {
+			runs = [][]string{nil}
+		}
+		for _, args := range runs {
+			all = append(all, command{dir: dir, args: append([]string{"go", "run", "."}, args...)})
+		}
+	}
+	return all
+}
+
+// benches returns a small run of the bench for each backend that works on every host.
+func (t tree) benches() []command {
+	small := []string{"-services", "100", "-endpoints", "3", "-affinity", "10", "-restricted", "10", "-connect", "50", "-runs", "1"}
+	return []command{
+		{args: append([]string{"go", "run", "./internal/bench", "-backend", "nftables"}, small...)},
+	}
+}
