@@ -61,10 +61,19 @@ type exchange interface {
 	close()
 }
 
+// normal is the query without a port where there are none, so that it compares with what is seen.
+func (q Query) normal() Query {
+	if q.Proto == ICMP {
+		q.Source, q.To = netip.AddrPortFrom(q.Source.Addr(), 0), netip.AddrPortFrom(q.To.Addr(), 0)
+	}
+	return q
+}
+
 func (n *NetNS) exchange(q Query) (exchange, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
+	q = q.normal()
 	var x exchange
 	var err error
 	switch q.Proto {

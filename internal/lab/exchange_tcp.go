@@ -68,8 +68,11 @@ func (x *tcpExchange) wait(ctx context.Context, deadline time.Time) (Answer, boo
 	for {
 		if line, rest, ok := bytes.Cut(x.line, []byte("\n")); ok {
 			x.line = rest
-			a, err := x.answer(string(line))
-			return a, err == nil, err
+			a, current, err := x.answer(string(line))
+			if current || err != nil {
+				return a, err == nil, err
+			}
+			continue // a late answer to an earlier question
 		}
 		ready, err := pollFor(ctx, x.fd, unix.POLLIN, deadline)
 		if err != nil || !ready {
@@ -90,20 +93,17 @@ func (x *tcpExchange) wait(ctx context.Context, deadline time.Time) (Answer, boo
 	}
 }
 
-// answer reads the greeting, or the answer to a later question.
-func (x *tcpExchange) answer(line string) (Answer, error) {
+// answer reads the greeting, or the answer to a later question. It reports whether it was the current one's.
+func (x *tcpExchange) answer(line string) (Answer, bool, error) {
 	name, peer, rest, err := parseLine(line)
-	if err == nil && rest != x.token {
-		err = fmt.Errorf("answer %q to the question %q", line, x.token)
-	}
-	if err != nil {
-		return Answer{}, err
+	if err != nil || rest != x.token {
+		return Answer{}, false, err
 	}
 	took := x.connected
 	if x.token != "" {
 		took = time.Since(x.asked)
 	}
-	return Answer{Verdict: Answered, Name: name, Peer: peer, Took: took, Retransmitted: x.retransmitted()}, nil
+	return Answer{Verdict: Answered, Name: name, Peer: peer, Took: took, Retransmitted: x.retransmitted()}, true, nil
 }
 
 type tcpState int

@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// token makes what a probe sends unique within the process, so that a late answer to an earlier
-// question is not taken for the one asked.
-func token() string { return fmt.Sprintf("t%d", tokens.Add(1)) }
-
-var tokens atomic.Uint64
+// token makes what a probe sends unique, so that a late answer to an earlier question is not taken for
+// the one asked.
+func token() string { return fmt.Sprintf("%016x", rand.Uint64()) }
 
 // resendEvery is how often a datagram is sent again while nothing came back.
 const resendEvery = 60 * time.Millisecond

@@ -25,6 +25,7 @@ const (
 // packet was seen to enter, while neither it nor an answer was seen to leave and connection tracking does not know it; twice.
 // An error means that the question could not be put.
 func (t *Topology) Ask(ctx context.Context, q Query) (Answer, error) {
+	q = q.normal()
 	if !q.Source.Addr().IsValid() {
 		return Answer{}, fmt.Errorf("ask %s: the source address says who asks, and there is none", q)
 	}
@@ -171,13 +172,25 @@ func (tr *trace) note(f *traced, p Packet) {
 	}
 }
 
-// hopeless reports whether nobody can answer a packet that left the node any more, and its verdict.
-func (tr *trace) hopeless(f *traced) (Verdict, bool) {
-	if f.left == nil {
-		return TimedOut, false
+// onward is the destination and the source with which a flow's packet went on from the node, as far as is known.
+func (f *traced) onward() (endpoint, peer netip.AddrPort, known bool) {
+	switch {
+	case f.left != nil:
+		return f.left.Dst, f.left.Src, true
+	case f.tracked != nil:
+		return f.tracked.endpoint, f.tracked.peer, true
 	}
-	if f.left.Dst == tr.query.To {
-		return Passed, f.left.Link == WireLink && !tr.topo.Wire.servesForeign(tr.query.To.Addr())
+	return endpoint, peer, false
+}
+
+// hopeless reports whether nobody can answer a packet any more that the node let go on, and its verdict.
+func (tr *trace) hopeless(f *traced) (Verdict, bool) {
+	endpoint, _, known := f.onward()
+	switch {
+	case !known:
+		return TimedOut, false
+	case endpoint == tr.query.To:
+		return Passed, f.left != nil && f.left.Link == WireLink && !tr.topo.Wire.servesForeign(tr.query.To.Addr())
 	}
 	// The answer to an address that nobody has cannot arrive. A handshake of TCP is answered by the
 	// kernel at the other end, which needs no patience.
@@ -187,15 +200,14 @@ func (tr *trace) hopeless(f *traced) (Verdict, bool) {
 
 // isGone reports whether a flow's packet disappeared in the node.
 func (tr *trace) isGone(f *traced) bool {
-	if f.entered.IsZero() || f.left != nil || f.replied || f.tracked != nil || time.Since(f.entered) < grace {
+	if _, _, known := f.onward(); known || f.entered.IsZero() || time.Since(f.entered) < grace {
 		return false
 	}
 	if f.denied() {
 		return true
 	}
 	flow, active := tr.topo.Node.track(tr.query.Proto, f.source(), tr.query.To)
-	f.tracked = flow
-	if flow != nil {
+	if f.tracked = flow; flow != nil || f.replied {
 		return false
 	}
 	// Without connection tracking nothing tells a datagram that waits for a slow server in the node
@@ -205,8 +217,9 @@ func (tr *trace) isGone(f *traced) bool {
 
 // fate is the verdict on a flow that nobody answered until the end.
 func (tr *trace) fate(f *traced) Verdict {
+	endpoint, _, known := f.onward()
 	switch {
-	case f.left != nil && f.left.Dst != tr.query.To, f.tracked != nil && f.tracked.endpoint != tr.query.To:
+	case known && endpoint != tr.query.To:
 		return Unanswered
 	case f.left != nil:
 		return Passed
@@ -216,11 +229,8 @@ func (tr *trace) fate(f *traced) Verdict {
 
 func (tr *trace) verdict(f *traced, v Verdict) Answer {
 	a := Answer{Verdict: v, Source: f.source(), Took: time.Since(tr.began)}
-	switch {
-	case f.left != nil:
-		a.Name, a.Peer = f.left.Dst.String(), f.left.Src
-	case f.tracked != nil:
-		a.Name, a.Peer = f.tracked.endpoint.String(), f.tracked.peer
+	if endpoint, peer, known := f.onward(); known {
+		a.Name, a.Peer = endpoint.String(), peer
 	}
 	return a
 }

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"os"
@@ -10,68 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// An icmpExchange sends echo requests over a raw socket. The kernel of the other side answers.
-type icmpExchange struct {
-	raw
-	id    uint16
-	token string
-	began time.Time
-}
-
-func (n *NetNS) exchangeICMP(q Query) (*icmpExchange, error) {
-	q.Source = netip.AddrPortFrom(q.Source.Addr(), 0)
-	r, err := n.rawClient(q)
-	if err != nil {
-		return nil, err
-	}
-	x := &icmpExchange{raw: *r, token: token(), began: time.Now()}
-	x.id = uint16(tokens.Load())
-	if err := x.send(); err != nil {
-		x.close()
-		return nil, err
-	}
-	return x, nil
-}
-
-func (x *icmpExchange) source() netip.AddrPort { return netip.AddrPortFrom(x.local, 0) }
-func (x *icmpExchange) close()                 { unix.Close(x.fd) }
-func (x *icmpExchange) fingerprint() string    { return "echo " + x.token }
-
-func (x *icmpExchange) again() error { return x.send() }
-
-// message is one echo request; the kernel fills in the checksum of ICMPv6 alone.
-func (x *icmpExchange) message() []byte {
-	typ := byte(icmpEcho)
-	if x.v6() {
-		typ = icmp6Echo
-	}
-	b := []byte{typ, 0, 0, 0, 0, 0, 0, 1}
-	binary.BigEndian.PutUint16(b[4:], x.id)
-	b = append(b, x.token...)
-	if !x.v6() {
-		binary.BigEndian.PutUint16(b[2:], checksum(nil, b))
-	}
-	return b
-}
-
-func (x *icmpExchange) send() error { return x.raw.send(x.message()) }
-
-func (x *icmpExchange) wait(ctx context.Context, deadline time.Time) (Answer, bool, error) {
-	return x.raw.wait(ctx, deadline, x.send, func(b []byte, refusal *icmpError) (Answer, bool) {
-		if len(b) < 8 || binary.BigEndian.Uint16(b[4:]) != x.id || string(b[8:]) != x.token {
-			return Answer{}, false
-		}
-		took := time.Since(x.began)
-		if refusal != nil {
-			return Answer{Verdict: Refused, Err: refusal.errno, By: refusal.by, Took: took}, true
-		}
-		if b[0] != icmpEchoReply && b[0] != icmp6EchoReply {
-			return Answer{}, false
-		}
-		return Answer{Verdict: Answered, Name: x.to.Addr().String(), Took: took}, true
-	})
-}
 
 // raw is the client's side of a protocol that is spoken over a raw socket.
 type raw struct {
@@ -92,11 +29,10 @@ func (n *NetNS) rawClient(q Query) (*raw, error) {
 		if local, err = n.sourceFor(q.To); err != nil {
 			return nil, err
 		}
-		q.Source = netip.AddrPortFrom(local, 0)
 	}
-	bind := q
-	bind.Source = netip.AddrPortFrom(local, 0)
-	fd, err := n.client(bind, unix.SOCK_RAW, q.Proto.number(q.To.Addr().Is6()))
+	bound := q
+	bound.Source = netip.AddrPortFrom(local, 0) // raw sockets have no ports
+	fd, err := n.client(bound, unix.SOCK_RAW, q.Proto.number(q.To.Addr().Is6()))
 	if err != nil {
 		return nil, err
 	}
