@@ -17,6 +17,27 @@ type Target struct {
 	New func(tb testing.TB, w World) model.Programmer
 	// NewWorld returns a fresh world; it is closed by tb.Cleanup. Nil means real namespaces, see NewLab.
 	NewWorld func(tb testing.TB, node model.Node) World
+
+	// What follows is optional; the suite skips, by name, what it cannot ask for without.
+
+	// Second is like New, for another instance of the backend, whose objects are apart from those of New: in a table
+	// of another name, say.
+	Second func(tb testing.TB, w World) model.Programmer
+	// Snapshot returns, as text, all that the node's kernel holds and a Programmer could have written or harmed,
+	// whoever wrote it. It must be the same as long as nobody writes: without counters, timers, handles, flows.
+	Snapshot func(tb testing.TB, w World) string
+	// Plant puts things of other owners beside ours: tables, chains, rules, sets, routes, virtual services.
+	Plant func(tb testing.TB, w World)
+	// Damage are ways to harm what a Programmer has written, by name: "flush", "delete table". Each must be such that
+	// Check notices it at once.
+	Damage map[string]func(tb testing.TB, w World) error
+	// Refuse makes the kernel refuse, with err, every write for the named service until it is called with a nil err.
+	Refuse func(tb testing.TB, w World, name model.ServiceName, err error)
+	// Skip names subtests of the suite, as in "external-local/pod to 192.0.2.10:80 tcp", that are not to be run because
+	// of a difference: the value is the ID of one that the backend's FeatureSet documents.
+	Skip map[string]string
+	// Seed repeats what the suite does by chance. 0 means another chance each time; the seed is logged.
+	Seed uint64
 }
 
 // A World is where packets go: a set of real network namespaces, or the pretended ones of a Fake.
