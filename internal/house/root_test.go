@@ -153,3 +153,18 @@ func TestNestedModules(t *testing.T) {
 		require.Contains(t, string(text), module+" => "+filepath.ToSlash(up), path)
 	}
 }
+
+// TestCIRunsTheTestCommand sees that CI and a reader of the README run the same thing.
+func TestCIRunsTheTestCommand(t *testing.T) {
+	const command = "./.ci/test"
+	script, err := os.ReadFile(filepath.Join(root, ".ci/run"))
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(script)), "\n")
+	require.Equal(t, command, lines[len(lines)-1])
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if os.IsNotExist(err) {
+		return // it is written last
+	}
+	require.NoError(t, err)
+	require.Contains(t, string(readme), command)
+}
