@@ -29,7 +29,8 @@ func pseudoSum(number uint8, src, dst netip.Addr, length int) uint16 {
 	return sum(s, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(length)), uint32(number)))
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// sctpSum is the checksum of SCTP (RFC 9260 appendix A) over a packet whose checksum field is zero.
+func sctpSum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 // checksumAt says where the checksum of a protocol is, and whether the pseudo header counts.
 func checksumAt(number uint8) (offset int, pseudo bool) {
@@ -50,7 +51,7 @@ func checksumAt(number uint8) (offset int, pseudo bool) {
 func putChecksum(number uint8, src, dst netip.Addr, b []byte) {
 	if number == unix.IPPROTO_SCTP {
 		clear(b[8:12])
-		binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli)) // RFC 9260 appendix A
+		binary.LittleEndian.PutUint32(b[8:], sctpSum(b))
 		return
 	}
 	offset, pseudo := checksumAt(number)
@@ -74,7 +75,7 @@ func (r rawPacket) intact() bool {
 		}
 		b := append([]byte(nil), r.payload...)
 		clear(b[8:12])
-		return binary.LittleEndian.Uint32(r.payload[8:]) == crc32.Checksum(b, castagnoli)
+		return binary.LittleEndian.Uint32(r.payload[8:]) == sctpSum(b)
 	}
 	offset, pseudo := checksumAt(r.number)
 	if offset < 0 {
