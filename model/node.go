@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,6 +38,27 @@ func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.MasqueradeAll == o.MasqueradeAll && n.KeepClientAddress == o.KeepClientAddress &&
 		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Primary, o.Primary) &&
 		slices.Equal(n.ServiceRanges, o.ServiceRanges) && n.Detector.Equal(o.Detector) && n.NodePorts.Equal(o.NodePorts)
+}
+
+// Validate returns nil if n makes sense, else an error that wraps [ErrInvalid]: an address or prefix that is not valid,
+// has a zone or is an IPv4 one written as IPv6; or an interface name that is empty or longer than the kernel's 15 bytes.
+func (n Node) Validate() error {
+	for _, a := range slices.Concat(n.Addrs, n.Primary) {
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+			return fmt.Errorf("node: address %v: %w", a, ErrInvalid)
+		}
+	}
+	for _, p := range slices.Concat(n.Detector.Prefixes, n.NodePorts.Prefixes, n.ServiceRanges) {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return fmt.Errorf("node: prefix %v: %w", p, ErrInvalid)
+		}
+	}
+	for _, i := range n.Detector.Interfaces {
+		if i == "" || len(i) > 15 || strings.ContainsAny(i, "\x00/ \t\n\"") {
+			return fmt.Errorf("node: interface name %q: %w", i, ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // clone returns a copy that shares no memory with n.

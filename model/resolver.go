@@ -86,8 +86,31 @@ func (r *Resolver) Forms() []*Resolved {
 	for _, f := range r.forms {
 		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b *Resolved) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	sortForms(out)
 	return out
+}
+
+// FormsAfter returns every form that there is once d is committed, sorted by name.
+func (r *Resolver) FormsAfter(d *Delta) []*Resolved {
+	changed := make(map[ServiceName]bool, len(d.Changes))
+	out := make([]*Resolved, 0, len(r.forms)+len(d.Changes))
+	for _, c := range d.Changes {
+		changed[c.Name] = true
+		if c.After != nil {
+			out = append(out, c.After)
+		}
+	}
+	for name, f := range r.forms {
+		if !changed[name] {
+			out = append(out, f)
+		}
+	}
+	sortForms(out)
+	return out
+}
+
+func sortForms(forms []*Resolved) {
+	slices.SortFunc(forms, func(a, b *Resolved) int { return strings.Compare(string(a.Name), string(b.Name)) })
 }
 
 // A Delta is what one Resolve found: what a backend shall program. It changes nothing until it is committed.
@@ -107,7 +130,7 @@ type Delta struct {
 }
 
 // ResolveState resolves a whole state against the committed one. Refused services are treated like invalid ones.
-func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) *Delta {
+func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) (*Delta, error) {
 	d := Diff{Node: &want.Node, Changes: make([]Change, 0, len(want.Services))}
 	for name, svc := range want.Services {
 		d.Changes = append(d.Changes, Change{Name: name, After: &Entry{Service: svc, Endpoints: want.Endpoints[name]}})
@@ -120,10 +143,14 @@ func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) *Delt
 	return r.Resolve(d, refused)
 }
 
-// Resolve resolves a diff against the committed state. Refused services keep their committed form.
-func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) *Delta {
+// Resolve resolves a diff against the committed state. Refused services keep their committed form. The error is that of
+// [Node.Validate].
+func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, error) {
 	d := &Delta{Node: r.node, backend: r.features.Backend, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
 	if diff.Node != nil {
+		if err := diff.Node.Validate(); err != nil {
+			return nil, err
+		}
 		d.NodeChanged = !diff.Node.Equal(r.node)
 		d.Node = diff.Node.clone()
 	}
@@ -152,7 +179,7 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) *Delta {
 	slices.SortFunc(d.Rejected, func(a, b *ServiceError) int { return strings.Compare(string(a.Service), string(b.Service)) })
 	slices.Sort(d.Promoted)
 	d.Promoted = slices.Compact(d.Promoted)
-	return d
+	return d, nil
 }
 
 // Commit makes a Delta the committed state. It must be the last one that Resolve or ResolveState returned.
@@ -196,6 +223,9 @@ func (r *Resolver) admit(d *Delta, c Change, refused error) *Resolved {
 	op := "validate"
 	if err == nil && refused != nil {
 		op, err = "commit", refused
+		if errors.Is(refused, ErrNotSupported) {
+			op = "plan"
+		}
 	}
 	if err != nil {
 		d.reject(c.Name, op, err)

@@ -1,0 +1,297 @@
+package nftables
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/headgate/headgate/model"
+)
+
+// A batch is one transaction for both families. What is put into it may come in any order; bytes brings it into the
+// one that the kernel needs: what goes before what comes, and what is referred to before what refers to it.
+type batch struct {
+	table string
+	seq   uint32
+	// sections hold whole messages.
+	sections [sectionCount]wire
+	// chunks hold, for each family and set, a message of elements that is still open.
+	dels, adds [2][setCount]chunk
+	// owners says which services a message is about, by sequence number. Messages of the frame are about none.
+	owners map[uint32][]model.ServiceName
+	// elements has the sequence numbers of messages of elements, volatile of those that delete what may expire first.
+	elements, volatile map[uint32]bool
+	// flushed has the chains whose rules go, sets the sets that come (true) or go.
+	flushed [2][]string
+	sets    [2]map[string]bool
+	// seen, if not nil, is given the elements to be added, which are then not written.
+	seen func(model.Family, *element)
+	// exact keeps the elements of different services in different messages, so that an error names one service.
+	exact bool
+	// dry leaves the end of the transaction out: the kernel checks it and forgets it.
+	dry bool
+
+	added, changed, deleted int
+}
+
+type section uint8
+
+const (
+	sectionTables section = iota
+	sectionFlush          // rules that go
+	sectionGone           // sets and chains that go
+	sectionSets
+	sectionChains
+	sectionRules
+	sectionDels
+	sectionAdds
+	sectionCount
+)
+
+// A chunk is a message of set elements that is being written.
+type chunk struct {
+	w           wire
+	start, list int
+	elements    int
+}
+
+func newBatch(table string) *batch {
+	return &batch{table: table, owners: map[uint32][]model.ServiceName{}, elements: map[uint32]bool{}, volatile: map[uint32]bool{},
+		sets: [2]map[string]bool{{}, {}}}
+}
+
+// write writes one message about some services into a section.
+func (b *batch) write(s section, message func(w *wire), owners ...model.ServiceName) {
+	w := &b.sections[s]
+	w.seq = b.seq
+	message(w)
+	b.seq = w.seq
+	if len(owners) > 0 {
+		b.owners[b.seq] = owners
+	}
+}
+
+// flush deletes the rules of a chain, or with no chain those of the whole table.
+func (b *batch) flush(fam model.Family, chain string, owners ...model.ServiceName) {
+	b.flushed[fam] = append(b.flushed[fam], chain)
+	b.write(sectionFlush, func(w *wire) { w.flushRules(b.table, fam, chain) }, owners...)
+}
+
+// deleteChain deletes a chain, with its rules.
+func (b *batch) deleteChain(fam model.Family, chain string) {
+	b.deleted++
+	b.flushed[fam] = append(b.flushed[fam], chain)
+	b.write(sectionGone, func(w *wire) { w.deleteChain(b.table, fam, chain) })
+}
+
+// makeSet creates a set or map.
+func (b *batch) makeSet(fam model.Family, s setSpec, owners ...model.ServiceName) {
+	b.added++
+	b.sets[fam][s.name] = true
+	b.write(sectionSets, func(w *wire) { w.writeSet(b.table, fam, s, w.seq+1) }, owners...)
+}
+
+// deleteSet deletes a set or map that no rule uses any more.
+func (b *batch) deleteSet(fam model.Family, set string, owners ...model.ServiceName) {
+	b.deleted++
+	b.sets[fam][set] = false
+	b.write(sectionGone, func(w *wire) { w.deleteSet(b.table, fam, set) }, owners...)
+}
+
+// forget deletes clients from a map of clients, unless they expire first.
+func (b *batch) forget(fam model.Family, set string, clients []element, owner model.ServiceName) {
+	for len(clients) > 0 {
+		n := min(len(clients), maxElements)
+		b.write(sectionDels, func(w *wire) { w.forget(b.table, fam, set, clients[:n]) }, owner)
+		b.volatile[b.seq] = true
+		b.deleted += n
+		clients = clients[n:]
+	}
+}
+
+// add adds an element for a service.
+func (b *batch) add(fam model.Family, e *element, owner model.ServiceName) {
+	if b.seen != nil {
+		b.seen(fam, e)
+		return
+	}
+	b.added++
+	b.element(&b.adds[fam][e.set], sectionAdds, fam, e, owner)
+}
+
+// del deletes an element for a service.
+func (b *batch) del(fam model.Family, e *element, owner model.ServiceName) {
+	b.deleted++
+	b.element(&b.dels[fam][e.set], sectionDels, fam, e, owner)
+}
+
+// replace deletes an element and adds another with its key: the kernel has no update of an element's data.
+func (b *batch) replace(fam model.Family, old, e *element, owner model.ServiceName) {
+	b.del(fam, old, owner)
+	b.add(fam, e, owner)
+	b.added--
+	b.deleted--
+	b.changed++
+}
+
+func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner model.ServiceName) {
+	full := c.elements == maxElements || len(c.w.buf)-c.list > maxNested-longestElement
+	if c.elements > 0 && (full || b.exact && b.lastOwner(c) != owner) {
+		b.finish(c, s)
+	}
+	if c.elements == 0 {
+		c.w.seq = b.seq
+		b.seq++
+		b.elements[b.seq] = true
+		typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+		if s == sectionDels {
+			typ, flags = unix.NFT_MSG_DELSETELEM, 0
+		}
+		c.start = c.w.message(typ, flags, nfproto(fam))
+		c.w.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
+		c.w.text(unix.NFTA_SET_ELEM_LIST_SET, setNames[e.set])
+		c.list = c.w.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	}
+	c.w.writeElement(e, s == sectionDels)
+	c.elements++
+	if owner != "" && b.lastOwner(c) != owner {
+		b.owners[c.w.seq] = append(b.owners[c.w.seq], owner)
+	}
+}
+
+const longestElement = 400 // a chain's name of 100, a comment of 127, two keys, and some room
+
+// lastOwner returns the service that the last element of a chunk is about.
+func (b *batch) lastOwner(c *chunk) model.ServiceName {
+	owners := b.owners[c.w.seq]
+	if len(owners) == 0 {
+		return ""
+	}
+	return owners[len(owners)-1]
+}
+
+// finish closes a chunk's message and moves it into its section.
+func (b *batch) finish(c *chunk, s section) {
+	if c.elements == 0 {
+		return
+	}
+	c.w.close(c.list)
+	c.w.end(c.start)
+	b.sections[s].buf = append(b.sections[s].buf, c.w.buf...)
+	c.w.buf, c.elements = c.w.buf[:0], 0
+}
+
+// empty reports whether the batch would change nothing.
+func (b *batch) empty() bool {
+	for i := range b.sections {
+		if len(b.sections[i].buf) > 0 {
+			return false
+		}
+	}
+	for _, fam := range model.Families {
+		for s := range setCount {
+			if b.dels[fam][s].elements+b.adds[fam][s].elements > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// bytes returns the whole transaction, and the sequence number of the message that the kernel acknowledges. With a
+// generation other than 0, the kernel takes it only if nobody has committed anything since then.
+func (b *batch) bytes(generation uint32) (buf []byte, last uint32) {
+	for _, fam := range model.Families {
+		for s := range setCount {
+			b.finish(&b.dels[fam][s], sectionDels)
+			b.finish(&b.adds[fam][s], sectionAdds)
+		}
+	}
+	size := 2 * (headerLen + nfgenLen + 8)
+	for i := range b.sections {
+		size += len(b.sections[i].buf)
+	}
+	w := wire{buf: make([]byte, 0, size), seq: b.seq}
+	begin := w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		w.u32(batchGenID, generation)
+	}
+	w.end(begin)
+	tail := begin
+	for i := range b.sections {
+		w.buf = append(w.buf, b.sections[i].buf...)
+	}
+	for at := begin; at < len(w.buf); at += messageLen(w.buf[at:]) {
+		tail = at
+	}
+	w.acknowledge(tail)
+	last = messageSeq(w.buf[tail:])
+	if !b.dry {
+		w.end(w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES))
+	}
+	return w.buf, last
+}
+
+const batchGenID = 1 // NFNL_BATCH_GENID
+
+// writeTable writes the message that creates a table, or finds it.
+func (w *wire) writeTable(table string, fam model.Family) {
+	m := w.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nfproto(fam))
+	w.text(unix.NFTA_TABLE_NAME, table)
+	w.comment(tableUserData, "service traffic, programmed by headgate: do not edit")
+	w.end(m)
+}
+
+const tableUserData = 6 // NFTA_TABLE_USERDATA, Linux 5.10
+
+// deleteTable writes the message that deletes a table with all that is in it.
+func (w *wire) deleteTable(table string, fam model.Family) {
+	m := w.message(unix.NFT_MSG_DELTABLE, 0, nfproto(fam))
+	w.text(unix.NFTA_TABLE_NAME, table)
+	w.end(m)
+}
+
+// flushRules writes the message that deletes all rules of a chain, or with no chain of the whole table.
+func (w *wire) flushRules(table string, fam model.Family, chain string) {
+	m := w.message(unix.NFT_MSG_DELRULE, 0, nfproto(fam))
+	w.text(unix.NFTA_RULE_TABLE, table)
+	if chain != "" {
+		w.text(unix.NFTA_RULE_CHAIN, chain)
+	}
+	w.end(m)
+}
+
+// deleteChain writes the message that deletes a chain without rules.
+func (w *wire) deleteChain(table string, fam model.Family, chain string) {
+	m := w.message(unix.NFT_MSG_DELCHAIN, 0, nfproto(fam))
+	w.text(unix.NFTA_CHAIN_TABLE, table)
+	w.text(unix.NFTA_CHAIN_NAME, chain)
+	w.end(m)
+}
+
+// deleteSet writes the message that deletes a set that no rule uses.
+func (w *wire) deleteSet(table string, fam model.Family, set string) {
+	m := w.message(unix.NFT_MSG_DELSET, 0, nfproto(fam))
+	w.text(unix.NFTA_SET_TABLE, table)
+	w.text(unix.NFTA_SET_NAME, set)
+	w.end(m)
+}
+
+// flushSet writes the message that deletes all elements of a set.
+func (w *wire) flushSet(table string, fam model.Family, set string) {
+	m := w.message(unix.NFT_MSG_DELSETELEM, 0, nfproto(fam))
+	w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+	w.end(m)
+}
+
+// forget writes the message that deletes clients from a map of clients.
+func (w *wire) forget(table string, fam model.Family, set string, clients []element) {
+	m := w.message(unix.NFT_MSG_DELSETELEM, 0, nfproto(fam))
+	w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
+	l := w.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	for i := range clients {
+		w.writeElement(&clients[i], true)
+	}
+	w.close(l)
+	w.end(m)
+}

@@ -1,0 +1,90 @@
+package nftables
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/headgate/headgate/model"
+)
+
+// Config configures New. The zero Config is ready to use.
+type Config struct {
+	// Table is the one table that the Programmer owns in each family; whatever else is found in it is deleted.
+	// Programmers with different tables can work in one namespace. Empty means "headgate".
+	Table string
+	// NetNS is a descriptor of the network namespace to program; it may be closed after New. 0 means the namespace
+	// of the thread that calls New.
+	NetNS int
+	// BalancedLabel and MasqueradeLabel are the two bits of the connection label that the rules use, 1 to 127; nobody
+	// else may use them. 0 means 126 and 127.
+	BalancedLabel, MasqueradeLabel int
+	// HashSeed is what SourceHash and Maglev hash with. Nodes that shall choose alike need the same. 0 means a fixed one.
+	HashSeed uint32
+	// AffinitySize is how many clients each service with affinity remembers at most; further ones are balanced
+	// without. 0 means 65536.
+	AffinitySize int
+	// AllowOtherPorts leaves packets to other ports and protocols of an internal frontend's address alone, instead of
+	// rejecting them.
+	AllowOtherPorts bool
+	// DropInvalid drops packets that conntrack calls invalid if they come from an endpoint, so that a client never
+	// sees an endpoint's own address. Leave it off where replies may take another way than requests.
+	DropInvalid bool
+	// SetSysctls lets Sync and Apply set net.ipv4.conf.all.route_localnet to 1 when node ports shall answer on loopback.
+	// Otherwise it must be set already.
+	SetSysctls bool
+	// Timeout bounds each exchange with the kernel, should the context allow more. 0 means a minute.
+	Timeout time.Duration
+	// VerifyInterval is how often at most Check reads back all set elements, after somebody else has changed any
+	// nftables rules; in between it compares the structure alone. 0 means a minute, a negative one never.
+	VerifyInterval time.Duration
+	// Trace, if not nil, is called with each batch of netlink messages before it is sent. It must not keep it.
+	Trace func(batch []byte)
+}
+
+// withDefaults returns the Config with its zero values replaced, or why it makes no sense.
+func (c Config) withDefaults() (Config, error) {
+	set := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	set(&c.BalancedLabel, 126)
+	set(&c.MasqueradeLabel, 127)
+	set(&c.AffinitySize, 65536)
+	if c.Table == "" {
+		c.Table = "headgate"
+	}
+	if c.HashSeed == 0 {
+		c.HashSeed = 0x68676174
+	}
+	if c.Timeout == 0 {
+		c.Timeout = time.Minute
+	}
+	if c.VerifyInterval == 0 {
+		c.VerifyInterval = time.Minute
+	}
+	valid := func(bit int) bool { return bit > 0 && bit < labelBits }
+	switch {
+	case !valid(c.BalancedLabel), !valid(c.MasqueradeLabel), c.BalancedLabel == c.MasqueradeLabel:
+		return c, fmt.Errorf("nftables: label bits %d and %d: %w", c.BalancedLabel, c.MasqueradeLabel, model.ErrInvalid)
+	case c.AffinitySize < 0 || c.AffinitySize > 1<<31:
+		return c, fmt.Errorf("nftables: affinity size %d: %w", c.AffinitySize, model.ErrInvalid)
+	case c.Timeout < 0:
+		return c, fmt.Errorf("nftables: timeout %v: %w", c.Timeout, model.ErrInvalid)
+	case !validTable(c.Table):
+		return c, fmt.Errorf("nftables: table name %q: %w", c.Table, model.ErrInvalid)
+	}
+	return c, nil
+}
+
+// validTable reports whether a table's name is one that the kernel takes and that nft reads.
+func validTable(name string) bool {
+	const longest = 200 // the kernel takes 255 bytes
+	for i, r := range name {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_'
+		if !letter && (i == 0 || (r < '0' || r > '9') && r != '-' && r != '.') {
+			return false
+		}
+	}
+	return len(name) <= longest
+}

@@ -1,0 +1,24 @@
+// Package nftables programs services with nftables, over netlink and without the nft binary.
+//
+// All of it is in one table of each family, ip and ip6, which the Programmer owns. Services are elements of a few
+// maps, not chains of their own: a full Sync is a few large messages, a change a few elements, and a packet's way takes
+// two look-ups however many services there are. Everything is in chains of type nat, so that packets of established
+// connections meet none of it. Read it with nft list table ip headgate; the elements carry the services' names.
+//
+// # What it promises
+//
+// A Sync or an Apply is one transaction for both families: no packet meets half of it. Endpoints stand in numbered
+// slots of which one is drawn for a connection; a slot that is not needed any more is removed in a later transaction,
+// so that a packet which has read the old count still finds an endpoint. A Sync after a restart flushes and refills
+// the table in one transaction and leaves the maps of clients alone, so that affinity survives.
+//
+// # What it refuses
+//
+// LeastConn, and hashing over a total weight above 3,276, per service. It sets no packet mark: two bits of the
+// connection label carry what postrouting must know.
+//
+// # What it needs
+//
+// Linux 5.10 or later and CAP_NET_ADMIN. A forward hook of somebody else whose policy is drop stops balanced
+// connections, whatever is accepted here; Probe names it and the rule that the administrator needs.
+package nftables

@@ -1,0 +1,79 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/headgate/headgate/model"
+)
+
+// planSync plans the way from whatever the kernel holds to the given forms, in one transaction: the rules and elements
+// of our table are flushed and written anew, since reading the elements first would take two to three times as long.
+// Maps of clients stay, with those clients in them whose endpoint still serves.
+func planSync(p *plan, found [2]structure, forms []*model.Resolved) {
+	p.fresh = true
+	for _, fam := range model.Families {
+		p.adopt(fam, found[fam])
+	}
+	for _, f := range forms {
+		p.change(model.ResolvedChange{Name: f.Name, After: f})
+	}
+	p.finish()
+	for _, fam := range model.Families {
+		p.dropUnknown(fam, found[fam])
+	}
+}
+
+// adopt plans the table, its sets and the chains that do not depend on services.
+func (p *plan) adopt(fam model.Family, found structure) {
+	p.found[fam] = found
+	table := p.cfg.Table
+	p.batch.write(sectionTables, func(w *wire) { w.writeTable(table, fam) })
+	if found.table != 0 {
+		p.batch.flush(fam, "")
+	}
+	for id := range setID(setCount) {
+		spec := staticSet(id)
+		there, ok := found.sets[spec.name]
+		if ok && there.same(spec.info(fam)) {
+			p.batch.write(sectionGone, func(w *wire) { w.flushSet(table, fam, spec.name) })
+			continue
+		}
+		if ok {
+			p.batch.deleteSet(fam, spec.name)
+		}
+		p.batch.makeSet(fam, spec)
+	}
+	for _, c := range p.rules(fam, p.node).frame() {
+		if there, ok := found.chains[c.name]; ok && there != c.info() {
+			p.batch.deleteChain(fam, c.name)
+		}
+		p.makeChain(fam, c)
+	}
+}
+
+// info returns what the kernel tells of a chain once it is made.
+func (c chainSpec) info() chainInfo {
+	if c.hook == nil {
+		return chainInfo{}
+	}
+	return chainInfo{kind: c.hook.kind, hook: c.hook.hook, priority: c.hook.priority, base: true}
+}
+
+// dropUnknown plans the removal of what is in our table and shall not be. Sets go now. Chains, now without rules, go
+// later, because the kernel may not have released them yet; but base chains, to which nothing leads, go at once.
+func (p *plan) dropUnknown(fam model.Family, found structure) {
+	for name := range found.sets {
+		if !p.wanted[fam][name] && !slices.Contains(setNames[:], name) {
+			p.batch.deleteSet(fam, name)
+		}
+	}
+	for name, info := range found.chains {
+		switch {
+		case p.wanted[fam][name]:
+		case info.base:
+			p.batch.deleteChain(fam, name)
+		default:
+			p.retire(fam, name, false)
+		}
+	}
+}
