@@ -44,7 +44,7 @@ type Answer struct {
 	Peer netip.AddrPort
 	// Source is the address and port that the question was sent from.
 	Source netip.AddrPort
-	// By is who refused, where an ICMP message did.
+	// By is who refused, where an ICMP message did. A kernel that speaks SCTP does not tell it of SCTP.
 	By netip.Addr
 	// Err is the errno of a refusal.
 	Err error
@@ -52,6 +52,22 @@ type Answer struct {
 	Took time.Duration
 	// Retransmitted counts the TCP segments that the client had to send again.
 	Retransmitted int
+}
+
+func (a Answer) String() string {
+	s := fmt.Sprintf("%s after %v, asked from %s", a.Verdict, a.Took.Round(time.Microsecond), a.Source)
+	switch a.Verdict {
+	case Answered:
+		s = fmt.Sprintf("answered by %s, who saw %s, asked from %s", a.Name, a.Peer, a.Source)
+	case Passed, Unanswered:
+		s += fmt.Sprintf(", sent on to %s as from %s", a.Name, a.Peer)
+	case Refused:
+		s += fmt.Sprintf(": %v", a.Err)
+		if a.By.IsValid() {
+			s += fmt.Sprintf(", by %s", a.By)
+		}
+	}
+	return s
 }
 
 // Masqueraded reports whether the server saw another source address than the client's own.

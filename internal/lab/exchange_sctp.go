@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,21 @@ type sctpExchange struct {
 	began    time.Time
 }
 
-func (n *NetNS) exchangeSCTP(q Query) (*sctpExchange, error) {
+func (n *NetNS) exchangeSCTP(q Query) (exchange, error) {
+	if n.kernelSCTP() {
+		// One address, or the INIT would list all that the namespace has.
+		source := q.Source.Addr()
+		if !source.IsValid() {
+			var err error
+			if source, err = n.sourceFor(q.To); err != nil {
+				return nil, err
+			}
+		}
+		if n.owns(source) {
+			q.Source = netip.AddrPortFrom(source, q.Source.Port())
+			return n.exchangeTCP(q)
+		}
+	}
 	port := q.Source.Port()
 	if port == 0 {
 		port = ephemeralPort()
@@ -39,6 +54,28 @@ func (n *NetNS) exchangeSCTP(q Query) (*sctpExchange, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// kernelSCTP reports whether the kernel speaks SCTP in the namespace. Then it must do all the talking: it would
+// abort what raw sockets negotiate.
+func (n *NetNS) kernelSCTP() bool {
+	found := false
+	_ = n.run(func() error {
+		_, err := os.Stat("/proc/thread-self/net/sctp")
+		found = err == nil
+		return nil
+	})
+	return found
+}
+
+// owns reports whether the namespace has an address.
+func (n *NetNS) owns(a netip.Addr) bool {
+	fd, err := n.Socket(domain(a), unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))) == nil
 }
 
 func (x *sctpExchange) source() netip.AddrPort { return netip.AddrPortFrom(x.local, x.port) }

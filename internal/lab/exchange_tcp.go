@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A tcpExchange is a connection of a stream socket: of TCP, or of SCTP where the kernel has it.
 type tcpExchange struct {
 	fd        int
+	proto     Protocol
 	v6        bool
 	local     netip.AddrPort
 	asked     time.Time
@@ -24,12 +26,12 @@ type tcpExchange struct {
 }
 
 func (n *NetNS) exchangeTCP(q Query) (*tcpExchange, error) {
-	fd, err := n.client(q, unix.SOCK_STREAM, 0)
+	fd, err := n.client(q, unix.SOCK_STREAM, q.Proto.number(false))
 	if err != nil {
 		return nil, err
 	}
-	x := &tcpExchange{fd: fd, v6: q.To.Addr().Is6(), asked: time.Now()}
-	// A close with nothing lingering is a reset: no TIME_WAIT here, and connection tracking forgets soon.
+	x := &tcpExchange{fd: fd, proto: q.Proto, v6: q.To.Addr().Is6(), asked: time.Now()}
+	// A close with nothing lingering is a reset or an ABORT: no TIME_WAIT here, and connection tracking forgets soon.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		x.close()
 		return nil, os.NewSyscallError("setsockopt SO_LINGER", err)
@@ -145,6 +147,9 @@ func (x *tcpExchange) handshake(ctx context.Context, deadline time.Time) (Answer
 
 // retransmitted counts the segments that this side sent again: a lost SYN is one.
 func (x *tcpExchange) retransmitted() int {
+	if x.proto != TCP {
+		return 0
+	}
 	info, err := unix.GetsockoptTCPInfo(x.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return 0

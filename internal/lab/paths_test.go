@@ -28,7 +28,7 @@ func TestUntranslatedIsAnsweredWhereServed(t *testing.T) {
 				if q := query(source.String(), p, to); q.To.Addr().Is6() == source.Is6() {
 					a, err := topo.Ask(t.Context(), q)
 					require.NoError(t, err)
-					require.Equal(t, lab.Answered, a.Verdict, "%s: %+v", q, a)
+					require.Equal(t, lab.Answered, a.Verdict, "%s: %s", q, a)
 					require.Equal(t, to, a.Name)
 					require.Equal(t, a.Source, a.Peer)
 				}
@@ -37,7 +37,7 @@ func TestUntranslatedIsAnsweredWhereServed(t *testing.T) {
 		}
 		a, err := topo.Ask(t.Context(), query("10.128.0.100", p, "172.20.0.1:81"))
 		require.NoError(t, err)
-		require.Equal(t, lab.Passed, a.Verdict, "the wire swallows it again: %+v", a)
+		require.Equal(t, lab.Passed, a.Verdict, "the wire swallows it again: %s", a)
 	}
 }
 
@@ -54,15 +54,18 @@ func TestMissingMasqueradeShows(t *testing.T) {
 	for _, p := range []lab.Protocol{lab.TCP, lab.UDP, lab.SCTP} {
 		lab.Serve(t, topo, p, ap("10.128.0.11:8080"))
 		lab.Serve(t, topo, p, ap("10.128.1.21:8080"))
-		kept, err := topo.Ask(t.Context(), query("203.0.113.5", p, "172.20.0.2:80"))
-		require.NoError(t, err)
-		require.Equal(t, lab.Unanswered, kept.Verdict, "%s: %+v", p, kept)
-		require.Equal(t, "10.128.1.21:8080", kept.Name)
-		require.Equal(t, "203.0.113.5", kept.Peer.Addr().String())
-		masq, err := topo.Ask(t.Context(), query("203.0.113.5", p, "172.20.0.4:80"))
-		require.NoError(t, err)
-		require.Equal(t, lab.Answered, masq.Verdict, "%s: %+v", p, masq)
-		require.True(t, masq.Masqueraded())
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			kept, err := topo.Ask(t.Context(), query("203.0.113.5", p, "172.20.0.2:80"))
+			require.NoError(t, err)
+			require.Equal(t, lab.Unanswered, kept.Verdict, kept)
+			require.Equal(t, "10.128.1.21:8080", kept.Name)
+			require.Equal(t, "203.0.113.5", kept.Peer.Addr().String())
+			masq, err := topo.Ask(t.Context(), query("203.0.113.5", p, "172.20.0.4:80"))
+			require.NoError(t, err)
+			require.Equal(t, lab.Answered, masq.Verdict, masq)
+			require.True(t, masq.Masqueraded(), masq)
+		})
 	}
 }
 
@@ -76,13 +79,13 @@ func TestSourceThatNobodyHas(t *testing.T) {
 			lab.Serve(t, topo, p, ap(c[2]))
 			a, err := topo.Ask(t.Context(), query(c[0], p, c[1]))
 			require.NoError(t, err)
-			require.Equal(t, lab.Unanswered, a.Verdict, "%s: %+v", p, a)
+			require.Equal(t, lab.Unanswered, a.Verdict, "%s: %s", p, a)
 			require.Equal(t, c[2], a.Name)
-			require.False(t, a.Masqueraded(), "%+v", a)
+			require.False(t, a.Masqueraded(), "%s", a)
 		}
 		a, err := topo.Ask(t.Context(), query("172.20.0.4", p, "172.20.0.4:80"))
 		require.NoError(t, err)
-		require.Equal(t, lab.Unanswered, a.Verdict, "%s: %+v", p, a)
+		require.Equal(t, lab.Unanswered, a.Verdict, "%s: %s", p, a)
 		require.Equal(t, "10.128.0.11:8080", a.Name)
 		require.Equal(t, "198.51.100.10", a.Peer.Addr().String())
 	}
@@ -95,18 +98,18 @@ func TestLoopback(t *testing.T) {
 	q := query("127.0.0.1", lab.TCP, "127.0.0.1:30080")
 	a, err := topo.Ask(t.Context(), q)
 	require.NoError(t, err)
-	require.NotEqual(t, lab.Answered, a.Verdict, "without route_localnet: %+v", a)
+	require.NotEqual(t, lab.Answered, a.Verdict, "without route_localnet: %s", a)
 	require.NoError(t, topo.Node.Sysctl("net/ipv4/conf/all/route_localnet", "1"))
 	a, err = topo.Ask(t.Context(), q)
 	require.NoError(t, err)
-	require.Equal(t, lab.Answered, a.Verdict, "%+v", a)
+	require.Equal(t, lab.Answered, a.Verdict, "%s", a)
 	require.Equal(t, "10.128.0.11:8080", a.Name)
 	require.Equal(t, "198.51.100.10", a.Peer.Addr().String())
 
 	for _, c := range [][2]string{{"127.0.0.1", "127.0.0.1:9"}, {"::1", "[::1]:9"}} {
 		a, err = topo.Ask(t.Context(), query(c[0], lab.TCP, c[1]))
 		require.NoError(t, err)
-		require.Equal(t, lab.Refused, a.Verdict, "%+v", a)
+		require.Equal(t, lab.Refused, a.Verdict, "%s", a)
 		lab.Serve(t, topo, lab.TCP, ap(c[1]))
 		a, err = topo.Ask(t.Context(), query(c[0], lab.TCP, c[1]))
 		require.NoError(t, err)
@@ -183,7 +186,7 @@ func TestFlows(t *testing.T) {
 			for range 5 {
 				a, err := f.Ping(t.Context(), 0)
 				require.NoError(t, err)
-				require.Equal(t, lab.Answered, a.Verdict, "%s: %+v", q, a)
+				require.Equal(t, lab.Answered, a.Verdict, "%s: %s", q, a)
 				require.Equal(t, f.First().Name, a.Name)
 				require.Equal(t, f.First().Peer, a.Peer)
 				require.EqualValues(t, 40000, a.Source.Port())
@@ -196,12 +199,89 @@ func TestFlows(t *testing.T) {
 			require.NoError(t, server.Close())
 			a, err := f.Ping(t.Context(), 0)
 			require.NoError(t, err)
-			require.Equal(t, lab.Refused, a.Verdict, "the server has gone: %s: %+v", q, a)
+			require.Equal(t, lab.Refused, a.Verdict, "the server has gone: %s: %s", q, a)
 			require.NoError(t, f.Close())
 			_, err = f.Ping(t.Context(), 0)
 			require.ErrorIs(t, err, lab.ErrClosed)
 		}
 	}
+}
+
+// One server may answer at every address of its host, each time from the address that was asked.
+func TestWildcardServers(t *testing.T) {
+	lab.CheckLeaks(t)
+	topo := network(t)
+	for _, p := range []lab.Protocol{lab.TCP, lab.UDP, lab.SCTP} {
+		_, err := topo.Node.Serve(p, ap("0.0.0.0:7"))
+		require.NoError(t, err)
+		_, err = topo.Node.ServeAs("six", p, ap("[::]:7"))
+		require.NoError(t, err)
+		_, err = topo.Node.Serve(p, ap("0.0.0.0:7"))
+		require.Error(t, err, "the port is taken")
+		for _, to := range []string{"198.51.100.10:7", "198.51.101.10:7", "[2001:db8:a::10]:7"} {
+			source, name := "203.0.113.5", to
+			if ap(to).Addr().Is6() {
+				source, name = "2001:db8:e::5", "six"
+			}
+			a, err := topo.Ask(t.Context(), query(source, p, to))
+			require.NoError(t, err)
+			require.Equal(t, lab.Answered, a.Verdict, a)
+			require.Equal(t, name, a.Name)
+		}
+	}
+}
+
+func TestNodeAddressesComeAndGo(t *testing.T) {
+	topo := network(t)
+	extra := addrs("192.0.2.77 2001:db8:f::1")
+	for i, source := range []string{"203.0.113.5", "2001:db8:e::5"} {
+		at := netip.AddrPortFrom(extra[i], 8080)
+		q := query(source, lab.TCP, at.String())
+		require.Nil(t, topo.Owner(extra[i]))
+		require.NoError(t, topo.AddNodeAddr(extra[i]))
+		require.Equal(t, topo.Node, topo.Owner(extra[i]))
+		lab.Serve(t, topo, lab.TCP, at)
+		a, err := topo.Ask(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, lab.Answered, a.Verdict, a)
+		require.NoError(t, topo.DelNodeAddr(extra[i]))
+		a, err = topo.Ask(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, lab.Passed, a.Verdict, a)
+	}
+}
+
+func TestWrongSpecs(t *testing.T) {
+	lab.NeedRoot(t)
+	lab.CheckLeaks(t)
+	for name, hosts := range map[string][]lab.Host{
+		"no name":      {{Addrs: addrs("10.0.0.1")}},
+		"same name":    {{Name: "a"}, {Name: "a"}},
+		"same address": {{Name: "a", Addrs: addrs("10.0.0.1")}, {Name: "b", Addrs: addrs("10.0.0.1")}},
+		"node address": {{Name: "a", Addrs: addrs("198.51.100.10")}},
+		"long name":    {{Name: "a-name-of-twenty-one"}},
+		"same link":    {{Name: "a", Link: "x"}, {Name: "b", Link: "x"}},
+	} {
+		_, err := lab.Build(lab.Spec{Node: addrs("198.51.100.10"), Hosts: hosts})
+		require.ErrorContains(t, err, "build topology", name)
+	}
+}
+
+func TestWrongQueries(t *testing.T) {
+	topo := network(t)
+	for name, q := range map[string]lab.Query{
+		"no source":      {Proto: lab.TCP, To: ap("10.128.0.11:80")},
+		"no destination": {Proto: lab.TCP, Source: ap("10.128.0.100:0")},
+		"no protocol":    {Source: ap("10.128.0.100:0"), To: ap("10.128.0.11:80")},
+		"two families":   {Proto: lab.UDP, Source: ap("10.128.0.100:0"), To: ap("[fd10:128:0:a::11]:80")},
+	} {
+		_, err := topo.Ask(t.Context(), q)
+		require.Error(t, err, name)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := topo.Ask(ctx, query("10.128.0.100", lab.UDP, "172.20.0.1:80"))
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestAskMany(t *testing.T) {

@@ -151,7 +151,10 @@ func (n *NetNS) bound(typ, proto int, at netip.AddrPort) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	opts := [][3]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1}}
+	var opts [][3]int
+	if typ == unix.SOCK_STREAM { // two datagram sockets with it would share the port
+		opts = append(opts, [3]int{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+	}
 	switch {
 	case at.Addr().Is4():
 		opts = append(opts, [3]int{unix.IPPROTO_IP, unix.IP_FREEBIND, 1}, [3]int{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
@@ -187,8 +190,12 @@ func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) {
 }
 
 // Listen opens a TCP listener in the namespace, for servers of the caller's own.
-func (n *NetNS) Listen(at netip.AddrPort) (net.Listener, error) {
-	fd, err := n.bound(unix.SOCK_STREAM, 0, at)
+func (n *NetNS) Listen(at netip.AddrPort) (net.Listener, error) { return n.listen(TCP, at) }
+
+// listen makes a listener of a stream protocol. Package net takes one of SCTP for one of TCP, which will do:
+// all that differs is options that do not matter here.
+func (n *NetNS) listen(p Protocol, at netip.AddrPort) (net.Listener, error) {
+	fd, err := n.bound(unix.SOCK_STREAM, p.number(false), at)
 	if err != nil {
 		return nil, err
 	}

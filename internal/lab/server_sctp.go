@@ -27,6 +27,9 @@ type sctpTags struct{ own, peer uint32 }
 
 func (s *Server) listenSCTP() error {
 	n, v6 := s.ns, s.at.Addr().Is6()
+	if n.kernelSCTP() {
+		return s.listenTCP()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	st := n.sctp[v6]

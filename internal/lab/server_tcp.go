@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
+// listenTCP serves a stream protocol: TCP, or SCTP where the kernel has it.
 func (s *Server) listenTCP() error {
-	l, err := s.ns.Listen(s.at)
+	l, err := s.ns.listen(s.proto, s.at)
 	if err != nil {
 		return err
 	}

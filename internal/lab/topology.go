@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Place says where a host is, seen from the node.
@@ -152,6 +154,9 @@ func (t *Topology) AddHost(spec Host) (err error) {
 		}
 	}
 	t.hosts[spec.Name] = h
+	if len(h.link.nodeLink) >= unix.IFNAMSIZ {
+		return fmt.Errorf("host %s: %s is too long for the name of a link", spec.Name, h.link.nodeLink)
+	}
 	return t.connect(h)
 }
 
