@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -19,10 +20,14 @@ func Predict(node model.Node, services []*model.Resolved, p Packet) Want {
 }
 
 // PredictState is [Predict] for a state that is the first to be programmed, by a backend that can do everything.
+// It panics if the node makes no sense.
 func PredictState(s model.State, p Packet) Want {
 	r := model.NewResolver(allFeatures("predicted"))
-	r.Commit(r.ResolveState(s, nil))
-	return Predict(s.Node, r.Forms(), p)
+	d, err := r.ResolveState(s, nil)
+	if err != nil {
+		panic(fmt.Sprintf("modeltest: %v", err))
+	}
+	return Predict(s.Node, r.FormsAfter(d), p)
 }
 
 // allFeatures is the FeatureSet of a backend that can do everything.

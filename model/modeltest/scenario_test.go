@@ -59,7 +59,9 @@ func TestScenariosAreValid(t *testing.T) {
 		r := model.NewResolver(model.FeatureSet{Backend: "any", HashPort: true,
 			Balances: []model.Balance{model.Random, model.RoundRobin, model.LeastConn, model.SourceHash, model.Maglev}})
 		var rejected []model.ServiceName
-		for _, e := range r.ResolveState(sc.State, nil).Rejected {
+		d, err := r.ResolveState(sc.State, nil)
+		require.NoError(t, err)
+		for _, e := range d.Rejected {
 			rejected = append(rejected, e.Service)
 		}
 		require.Equal(t, sc.Rejected, rejected, sc.Name)
@@ -89,7 +91,9 @@ func TestBigIsBig(t *testing.T) {
 		require.Len(t, s.Services, 10_000)
 		require.Len(t, endpoints, 100_000)
 		r := model.NewResolver(model.FeatureSet{Balances: []model.Balance{model.Random}})
-		require.Empty(t, r.ResolveState(s, nil).Rejected)
+		d, err := r.ResolveState(s, nil)
+		require.NoError(t, err)
+		require.Empty(t, d.Rejected)
 	}
 	require.NotContains(t, fmt.Sprint(modeltest.Big(3, 3).Endpoints), modeltest.BigEndpoint(9).Addr.String())
 }

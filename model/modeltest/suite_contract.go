@@ -157,8 +157,7 @@ func inputsAreCopied(t *testing.T, h *harness) {
 	r.prepare(t, given)
 	_, err := r.p.Sync(r.ctx, given)
 	require.NoError(t, err)
-	r.mirror.Commit(r.mirror.ResolveState(mine(), nil))
-	r.node = mine().Node
+	r.pretend(t, mine())
 	scribble(&given)
 	flows := append(toWeb(), outside.to("192.0.2.12:80"), otherOutside.to("192.0.2.12:80"), outside.to("198.51.101.10:30010"))
 	r.predicted(t, flows...)
@@ -174,8 +173,7 @@ func inputsAreCopied(t *testing.T, h *harness) {
 	kept := mine()
 	kept.Node.Zone = "zone-2"
 	api(epB)(&kept)
-	r.mirror.Commit(r.mirror.Resolve(model.DiffStates(mine(), kept), nil))
-	r.node = kept.Node
+	r.pretend(t, kept)
 	scribble(&next)
 	for i := range d.Changes {
 		if e := d.Changes[i].After; e != nil {
@@ -305,8 +303,7 @@ func cancelledInFlight(t *testing.T, h *harness) {
 				_, err = r.p.Sync(r.ctx, to)
 				require.NoError(t, err, "Sync after %s was cancelled at look %d", call, n)
 				require.NoError(t, r.p.Check(r.ctx))
-				r.mirror.Commit(r.mirror.ResolveState(to, nil))
-				r.node = to.Node
+				r.pretend(t, to)
 				if n < 4 || r.pretended() {
 					r.predicted(t, append(toWeb(), toAPI()...)...)
 				}

@@ -341,7 +341,7 @@ func refusedFromTheStart(t *testing.T, h *harness) {
 	require.NoError(t, r.p.Check(r.ctx))
 	h.target.Refuse(t, r.w, "default/api:http", nil)
 	// The same service again is a change, for it is not there.
-	r.mirror.Commit(r.mirror.ResolveState(stateOf(StageNode(), web(epB)), nil))
+	r.pretend(t, stateOf(StageNode(), web(epB)))
 	r.apply(t, model.Diff{Changes: []model.Change{{Name: "default/api:http",
 		After: &model.Entry{Service: s.Services["default/api:http"], Endpoints: s.Endpoints["default/api:http"]}}}})
 	r.predicted(t, append(toWeb(), toAPI()...)...)

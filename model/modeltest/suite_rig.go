@@ -31,7 +31,9 @@ func (r *rig) sync(t *testing.T, s model.State) model.Result {
 	r.prepare(t, s)
 	res, err := r.p.Sync(r.ctx, s)
 	require.NoError(t, err, "Sync")
-	r.follow(t, r.mirror.ResolveState(s, nil), res)
+	d, err := r.mirror.ResolveState(s, nil)
+	require.NoError(t, err)
+	r.follow(t, d, res)
 	return res
 }
 
@@ -50,7 +52,9 @@ func (r *rig) apply(t *testing.T, d model.Diff) model.Result {
 	r.prepare(t, s)
 	res, err := r.p.Apply(r.ctx, d)
 	require.NoError(t, err, "Apply")
-	r.follow(t, r.mirror.Resolve(d, nil), res)
+	delta, err := r.mirror.Resolve(d, nil)
+	require.NoError(t, err)
+	r.follow(t, delta, res)
 	return res
 }
 
@@ -71,6 +75,15 @@ func (r *rig) follow(t *testing.T, d *model.Delta, res model.Result) {
 		require.NotEmpty(t, e.Op, "%v", e)
 		require.Error(t, e.Err)
 	}
+}
+
+// pretend makes the mirror hold a state that the Programmer was told otherwise.
+func (r *rig) pretend(t *testing.T, s model.State) {
+	t.Helper()
+	d, err := r.mirror.ResolveState(s, nil)
+	require.NoError(t, err)
+	r.mirror.Commit(d)
+	r.node = d.Node
 }
 
 func names(es []*model.ServiceError) []model.ServiceName {
