@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/model"
+)
+
+// A backend is what the bench must know of one of headgate's backends. A further one is one more entry in backends,
+// and its bars one more in bars.
+type backend struct {
+	// open returns a Programmer for the namespace, which calls trace, if there is one, with each piece of what it sends
+	// to the kernel, before sending it.
+	open func(ctx context.Context, ns *lab.NetNS, trace func(piece []byte)) (model.Programmer, error)
+	// floor prepares to send such pieces into another namespace with as little work as can be.
+	floor func(ns *lab.NetNS) (floor, error)
+	// split takes a file of such pieces, back to back, apart.
+	split func(stream []byte) ([][]byte, error)
+}
+
+// A floor is the least work with which the kernel can be made to take something.
+type floor interface {
+	// prepare is called with a piece before the clock starts.
+	prepare(piece []byte) error
+	// send sends the piece and returns when the kernel has taken it.
+	send(piece []byte) error
+	Close() error
+}
+
+func backends() map[string]backend {
+	return map[string]backend{
+		"nftables": {open: openNftables, floor: openNetfilterSocket, split: splitBatches},
+	}
+}
+
+func backendNames() []string { return slices.Sorted(maps.Keys(backends())) }

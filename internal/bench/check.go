@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"text/tabwriter"
+)
+
+// A bar is a promise about a ratio that does not depend on how fast the machine is, or about memory.
+type bar struct {
+	what string
+	// ratio computes it from the reports of the runs that it needs.
+	ratio func(r map[string]*report) float64
+	most  float64
+}
+
+// noise is how much two figures that shall be the same may differ.
+const noise = 1.5
+
+// errMissed says that a bar was missed; which, has been printed.
+var errMissed = errors.New("missed")
+
+// A check is the runs and the bars of one backend.
+type check struct {
+	runs []namedRun
+	bars []bar
+}
+
+type namedRun struct {
+	name string
+	config
+}
+
+// checks returns the check of each backend that has one.
+func checks() map[string]check {
+	return map[string]check{"nftables": {
+		runs: []namedRun{
+			{"big", config{services: 10000, endpoints: 10, connect: 2000}},
+			{"small", config{services: 100, endpoints: 10}},
+			{"few", config{services: 10, endpoints: 10, connect: 2000}},
+			{"plain", config{services: 1000, endpoints: 10}},
+			{"affine", config{services: 1000, endpoints: 10, affinity: 1000}},
+			{"restricted", config{services: 10000, endpoints: 10, restricted: 10000}},
+		},
+		bars: []bar{
+			{"10,000 × 10: first sync / floor",
+				func(r map[string]*report) float64 { return r["big"].SyncSeconds / r["big"].FloorSeconds }, 1.5},
+			{"10,000 × 10: endpoint added / floor",
+				func(r map[string]*report) float64 {
+					return r["big"].ApplyMicroseconds / r["big"].ApplyFloorMicroseconds
+				}, 3},
+			{"10,000 × 10: endpoint removed / floor",
+				func(r map[string]*report) float64 {
+					return r["big"].RemoveMicroseconds / r["big"].RemoveFloorMicroseconds
+				}, 3},
+			{"10,000 × 10: transactions of a removal",
+				func(r map[string]*report) float64 { return float64(r["big"].removeTransactions) }, 2},
+			{"endpoint added, 10,000 services / 100 services",
+				func(r map[string]*report) float64 { return r["big"].ApplyMicroseconds / r["small"].ApplyMicroseconds }, noise},
+			{"endpoint removed, 10,000 services / 100 services",
+				func(r map[string]*report) float64 { return r["big"].RemoveMicroseconds / r["small"].RemoveMicroseconds }, noise},
+			{"10,000 × 10: restart / first sync",
+				func(r map[string]*report) float64 { return r["big"].RestartSeconds / r["big"].SyncSeconds }, 1.1},
+			{"1,000 × 10: first sync, all with affinity / none",
+				func(r map[string]*report) float64 { return r["affine"].SyncSeconds / r["plain"].SyncSeconds }, 3},
+			{"10,000 × 10: first sync, all restricted / none",
+				func(r map[string]*report) float64 { return r["restricted"].SyncSeconds / r["big"].SyncSeconds }, 2},
+			{"10 services: connect, last VIP / direct",
+				func(r map[string]*report) float64 { return r["few"].ConnectRatio }, 1.05},
+			{"10,000 services: connect, last VIP / direct",
+				func(r map[string]*report) float64 { return r["big"].ConnectRatio }, 1.05},
+			// Both kinds of dials cross the same rules, so their ratio does not show what all of them cost: this does.
+			{"connect to the last VIP, 10,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["big"].VIPP50Microseconds / r["few"].VIPP50Microseconds }, noise},
+			{"10,000 × 10: peak memory, MB",
+				func(r map[string]*report) float64 { return float64(r["big"].PeakRSSBytes) / 1e6 }, 150},
+		},
+	}}
+}
+
+// checkBars makes the runs of a backend, prints their reports and then each bar with what was measured. The error is
+// errMissed if one was missed.
+func checkBars(ctx context.Context, b backend, cfg config, out io.Writer) error {
+	c, ok := checks()[cfg.backend]
+	if !ok {
+		return fmt.Errorf("backend %s has no bars", cfg.backend)
+	}
+	reports := map[string]*report{}
+	for _, run := range c.runs {
+		run.backend, run.config.runs = cfg.backend, cfg.runs
+		debug.FreeOSMemory() // each run begins alike
+		r, err := measure(ctx, b, run.config)
+		if err != nil {
+			return fmt.Errorf("run %q: %w", run.name, err)
+		}
+		reports[run.name] = r
+		line, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s: %s\n", run.name, line)
+	}
+	return judge(c.bars, reports, out)
+}
+
+// judge prints a line for each bar.
+func judge(bars []bar, reports map[string]*report, out io.Writer) error {
+	var missed error
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, b := range bars {
+		ratio, verdict := b.ratio(reports), "ok"
+		if !(ratio <= b.most) {
+			verdict, missed = "MISSED", errMissed
+		}
+		fmt.Fprintf(table, "%s\t%.2f\tat most %.2f\t%s\n", b.what, ratio, b.most, verdict)
+	}
+	return errors.Join(table.Flush(), missed)
+}
