@@ -1,0 +1,3 @@
+module example.test/guests
+
+go 1.25.0
