@@ -18,6 +18,8 @@
 //	objects                          objects that the first Sync wrote
 //	direct_…, vip_…, connect_ratio   with -connect, see measureConnect
 //
+// With -conntrack it measures package conntrack instead, see conntrackResult.
+//
 // With -check it measures what the bars of the backend speak of and exits 1 if one is missed.
 package main
 
@@ -79,6 +81,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&cfg.dump, "dump", "", "write the bytes of the first Sync to this `file`, for -replay")
 	replay := flags.String("replay", "", "send what -dump wrote to this `file` into an empty namespace and print how long the kernel needed")
 	check := flags.Bool("check", false, "measure the bars of the backend and say which are missed")
+	flows := flags.Bool("conntrack", false, "measure forgetting the stale flows of one change among many others, instead of a backend")
+	all := flags.Int("flows", 250000, "with -conntrack: flows in the table")
+	stale := flags.Int("stale", 1000, "with -conntrack: stale ones among them")
 	memory := flags.Bool("memory", false, "print the peak memory of this process in bytes, having done nothing but fill a Tracker, Sync and Apply")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -94,6 +99,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	switch {
+	case *flows:
+		r, err := benchConntrack(*all, *stale)
+		if err != nil {
+			return fmt.Errorf("conntrack: %w", err)
+		}
+		return json.NewEncoder(stdout).Encode(r)
 	case *check:
 		return checkBars(ctx, b, cfg, stdout)
 	case *memory:

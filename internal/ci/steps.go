@@ -79,10 +79,11 @@ func (t tree) examples() []command {
 	return all
 }
 
-// benches returns a small run of the bench for each backend that works on every host.
+// benches returns small runs of the bench: of each backend that works on every host, and of conntrack.
 func (t tree) benches() []command {
 	small := []string{"-services", "100", "-endpoints", "3", "-affinity", "10", "-restricted", "10", "-connect", "50", "-runs", "1"}
 	return []command{
 		{args: append([]string{"go", "run", "./internal/bench", "-backend", "nftables"}, small...)},
+		{args: []string{"go", "run", "./internal/bench", "-conntrack", "-flows", "5000", "-stale", "100"}},
 	}
 }
