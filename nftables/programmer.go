@@ -220,7 +220,7 @@ func (p *Programmer) exchange(ctx context.Context, do func(s *socket) error) err
 	}
 	err := p.socket.within(ctx, p.cfg.Timeout, func() error { return do(p.socket) })
 	var no *refusal
-	if err != nil && !errors.As(err, &no) {
+	if err != nil && !errors.As(err, &no) || p.socket.spent {
 		p.hangUp()
 	}
 	return err

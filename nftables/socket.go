@@ -25,6 +25,8 @@ type socket struct {
 	sndbuf  int
 	receive []byte
 	seq     uint32
+	// spent says that the socket must not be used again, though nothing went wrong.
+	spent bool
 }
 
 func dial(netns int) (*socket, error) {
@@ -64,8 +66,8 @@ func (s *socket) within(ctx context.Context, timeout time.Duration, exchange fun
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	err := exchange()
+	s.spent = !stop() // the deadline may yet be set
 	if err != nil && ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return context.Cause(ctx)
 	}
