@@ -28,7 +28,7 @@ type sctpTags struct{ own, peer uint32 }
 func (s *Server) listenSCTP() error {
 	n, v6 := s.ns, s.at.Addr().Is6()
 	if n.kernelSCTP() {
-		return s.listenTCP()
+		return s.listenKernelSCTP()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,6 +53,29 @@ func (s *Server) listenSCTP() error {
 	st.servers[s.at] = s
 	s.stop = func() { n.leaveSCTP(s) }
 	return nil
+}
+
+// listenKernelSCTP listens at each address by itself where all are asked for: an association with all of them
+// does not tell at which it was asked, and answers from another. Addresses that come later are left out.
+func (s *Server) listenKernelSCTP() error {
+	if !s.at.Addr().IsUnspecified() {
+		return s.listenStream(s.at)
+	}
+	h, err := s.ns.Netlink()
+	if err != nil {
+		return err
+	}
+	addrs, err := h.AddrList(nil, domain(s.at.Addr()))
+	if err != nil {
+		return err
+	}
+	var at []netip.AddrPort
+	for _, a := range addrs {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok && !addr.IsLinkLocalUnicast() {
+			at = append(at, netip.AddrPortFrom(addr.Unmap(), s.at.Port()))
+		}
+	}
+	return s.listenStream(at...)
 }
 
 // leaveSCTP takes a server out of its stack and ends the stack with the last one.

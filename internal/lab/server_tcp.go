@@ -8,51 +8,81 @@ import (
 	"sync"
 )
 
-// listenTCP serves a stream protocol: TCP, or SCTP where the kernel has it.
-func (s *Server) listenTCP() error {
-	l, err := s.ns.listen(s.proto, s.at)
-	if err != nil {
-		return err
-	}
-	var (
-		mu    sync.Mutex // guards open
-		open  = map[net.Conn]bool{}
-		ended bool
-	)
-	s.stop = func() {
-		l.Close()
-		mu.Lock()
-		defer mu.Unlock()
-		ended = true
-		for c := range open {
-			c.Close()
+func (s *Server) listenTCP() error { return s.listenStream(s.at) }
+
+// listenStream serves TCP, or SCTP where the kernel has it, at all of the addresses.
+func (s *Server) listenStream(at ...netip.AddrPort) error {
+	st := &streams{server: s, open: map[net.Conn]bool{}}
+	for _, a := range at {
+		l, err := s.ns.listen(s.proto, a)
+		if err != nil {
+			st.end()
+			return err
 		}
+		st.listeners = append(st.listeners, l)
 	}
-	s.wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			if ended {
-				c.Close()
-				mu.Unlock()
-				return
-			}
-			open[c] = true
-			mu.Unlock()
-			s.seen.Add(1)
-			s.wg.Go(func() {
-				s.talk(c)
-				mu.Lock()
-				delete(open, c)
-				mu.Unlock()
-				c.Close()
-			})
-		}
-	})
+	s.stop = st.end
+	for _, l := range st.listeners {
+		s.wg.Go(func() { st.accept(l) })
+	}
 	return nil
+}
+
+// streams are the listeners and connections of a server.
+type streams struct {
+	server    *Server
+	listeners []net.Listener
+
+	mu    sync.Mutex // guards what follows
+	open  map[net.Conn]bool
+	ended bool
+}
+
+func (st *streams) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		if !st.enter(c) {
+			c.Close()
+			return
+		}
+		st.server.seen.Add(1)
+		st.server.wg.Go(func() {
+			st.server.talk(c)
+			st.leave(c)
+			c.Close()
+		})
+	}
+}
+
+func (st *streams) enter(c net.Conn) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.ended {
+		return false
+	}
+	st.open[c] = true
+	return true
+}
+
+func (st *streams) leave(c net.Conn) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	delete(st.open, c)
+}
+
+func (st *streams) end() {
+	for _, l := range st.listeners {
+		l.Close()
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.ended = true
+	for c := range st.open {
+		c.Close()
+	}
 }
 
 // talk greets and then answers every line, until the client has enough.
