@@ -132,7 +132,10 @@ func normaliseEndpoints(eps []Endpoint) ([]Endpoint, error) {
 		e.Addr = netip.AddrPortFrom(e.Addr.Addr().Unmap(), e.Addr.Port())
 		e.Weight = max(e.Weight, 1)
 	}
-	slices.SortStableFunc(out, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
+	byAddr := func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
+	if !slices.IsSortedFunc(out, byAddr) {
+		slices.SortStableFunc(out, byAddr)
+	}
 	return unique(out), errors.Join(errs...)
 }
 

@@ -11,8 +11,9 @@ import (
 type batch struct {
 	table string
 	seq   uint32
-	// sections hold whole messages.
+	// sections hold whole messages: those written one by one, then full chunks.
 	sections [sectionCount]wire
+	full     [sectionCount][][]byte
 	// chunks hold, for each family and set, a message of elements that is still open.
 	dels, adds [2][setCount]chunk
 	// owners says which services a message is about, by sequence number. Messages of the frame are about none.
@@ -26,6 +27,8 @@ type batch struct {
 	seen func(model.Family, *element)
 	// exact keeps the elements of different services in different messages, so that an error names one service.
 	exact bool
+	// grown says that there are many elements to come, so that room is made for whole messages.
+	grown bool
 	// dry leaves the end of the transaction out: the kernel checks it and forgets it.
 	dry bool
 
@@ -145,6 +148,9 @@ func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner
 		if s == sectionDels {
 			typ, flags = unix.NFT_MSG_DELSETELEM, 0
 		}
+		if b.grown {
+			c.w.buf = make([]byte, 0, chunkSize)
+		}
 		c.start = c.w.message(typ, flags, nfproto(fam))
 		c.w.text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
 		c.w.text(unix.NFTA_SET_ELEM_LIST_SET, setNames[e.set])
@@ -156,6 +162,8 @@ func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner
 		b.owners[c.w.seq] = append(b.owners[c.w.seq], owner)
 	}
 }
+
+const chunkSize = maxElements * 48 // of IPv4 slots, by far the most
 
 const longestElement = 400 // a chain's name of 100, a comment of 127, two keys, and some room
 
@@ -175,14 +183,14 @@ func (b *batch) finish(c *chunk, s section) {
 	}
 	c.w.close(c.list)
 	c.w.end(c.start)
-	b.sections[s].buf = append(b.sections[s].buf, c.w.buf...)
-	c.w.buf, c.elements = c.w.buf[:0], 0
+	b.full[s] = append(b.full[s], c.w.buf)
+	c.w.buf, c.elements = nil, 0
 }
 
 // empty reports whether the batch would change nothing.
 func (b *batch) empty() bool {
 	for i := range b.sections {
-		if len(b.sections[i].buf) > 0 {
+		if len(b.sections[i].buf)+len(b.full[i]) > 0 {
 			return false
 		}
 	}
@@ -208,6 +216,9 @@ func (b *batch) bytes(generation uint32) (buf []byte, last uint32) {
 	size := 2 * (headerLen + nfgenLen + 8)
 	for i := range b.sections {
 		size += len(b.sections[i].buf)
+		for _, c := range b.full[i] {
+			size += len(c)
+		}
 	}
 	w := wire{buf: make([]byte, 0, size), seq: b.seq}
 	begin := w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
@@ -218,6 +229,9 @@ func (b *batch) bytes(generation uint32) (buf []byte, last uint32) {
 	tail := begin
 	for i := range b.sections {
 		w.buf = append(w.buf, b.sections[i].buf...)
+		for _, c := range b.full[i] {
+			w.buf = append(w.buf, c...)
+		}
 	}
 	for at := begin; at < len(w.buf); at += messageLen(w.buf[at:]) {
 		tail = at

@@ -12,7 +12,6 @@ import (
 // An elementKey identifies an element: the set and as many of the fields as the set's key has.
 type elementKey struct {
 	set   setID
-	owner string // the name of the map, for affinityMap
 	addr  netip.Addr
 	proto model.Protocol
 	port  uint16
@@ -29,6 +28,18 @@ type element struct {
 	chain   string         // where a verdict map leads to; dropVerdict for nowhere
 	to      netip.AddrPort // what a slot holds
 	comment string         // the service's name
+}
+
+// A sharedKey is the key of an element that several services may need: as much of it as those have.
+type sharedKey struct {
+	addr  netip.Addr
+	port  uint16
+	proto model.Protocol
+	set   setID
+}
+
+func (k sharedKey) element() element {
+	return element{elementKey: elementKey{set: k.set, addr: k.addr, proto: k.proto, port: k.port}}
 }
 
 // dropVerdict stands in element.chain for the verdict drop. It is no chain's name.

@@ -22,9 +22,9 @@ type record struct {
 
 // A tableRecord is what is in one family's table besides what single services put there.
 type tableRecord struct {
-	chains map[string]bool    // shared chains
-	shared map[elementKey]int // how many services need a shared element
-	stale  []stale            // chains and maps that nothing leads to any more
+	chains map[string]bool   // shared chains
+	shared map[sharedKey]int // how many services need a shared element
+	stale  []stale           // chains and maps that nothing leads to any more
 }
 
 // A stale object goes in a later transaction than the one that removed the last reference to it: kernels below 6.2
@@ -38,7 +38,7 @@ type stale struct {
 func newRecord(node model.Node) *record {
 	r := &record{node: node, laid: map[model.ServiceName]*[2]layouts{}, surplus: map[model.ServiceName]time.Time{}}
 	for i := range r.tables {
-		r.tables[i] = tableRecord{chains: map[string]bool{}, shared: map[elementKey]int{}}
+		r.tables[i] = tableRecord{chains: map[string]bool{}, shared: map[sharedKey]int{}}
 	}
 	return r
 }
@@ -58,7 +58,7 @@ type plan struct {
 	node    model.Node
 	chains  [2]map[string]route // shared chains to be made
 	needs   map[string][]model.ServiceName
-	shared  [2]map[elementKey]int // by how much the counts change
+	shared  [2]map[sharedKey]int // by how much the counts change
 	stale   [2][]stale
 	revived [2]map[string]bool // stale objects that are needed again, or go now
 	// found is what a fresh plan found in the kernel, wanted the names of all chains and maps of clients it makes or keeps.
@@ -69,6 +69,7 @@ type plan struct {
 	prune []pruning
 	// refused has the services that cannot be planned.
 	refused map[model.ServiceName]error
+	scratch [2]element // of diffRuns, which writes most elements
 }
 
 // A pruning says which endpoints a map of clients may lead to.
@@ -84,7 +85,7 @@ func newPlan(cfg Config, old *record, node model.Node, now time.Time, exact bool
 		laid: map[model.ServiceName]*[2]layouts{}, needs: map[string][]model.ServiceName{}, refused: map[model.ServiceName]error{}}
 	p.batch.exact = exact
 	for _, f := range model.Families {
-		p.chains[f], p.shared[f], p.revived[f] = map[string]route{}, map[elementKey]int{}, map[string]bool{}
+		p.chains[f], p.shared[f], p.revived[f] = map[string]route{}, map[sharedKey]int{}, map[string]bool{}
 		p.wanted[f] = map[string]bool{}
 	}
 	return p
@@ -154,6 +155,12 @@ func (p *plan) diff(fam model.Family, name model.ServiceName, before, after *for
 
 // matched pairs the items of two lists with equal keys, and calls change with each pair; nil stands for a missing one.
 func matched[T any, K comparable](before, after []T, key func(*T) K, change func(before, after *T)) {
+	if len(before) == 0 {
+		for i := range after {
+			change(nil, &after[i])
+		}
+		return
+	}
 	index := make(map[K]int, len(before))
 	for i := range before {
 		index[key(&before[i])] = i
@@ -192,28 +199,25 @@ func (p *plan) diffRuns(fam model.Family, name model.ServiceName, before, after 
 		return elementKey{set: r.set, addr: r.addr, proto: r.proto, port: r.port, slot: uint32(r.list)}
 	}
 	matched(before, after, key, func(b, a *run) {
-		if b == nil {
-			b = &run{}
+		var was, is []netip.AddrPort
+		if b != nil {
+			was = b.layout.slots
 		}
-		if a == nil {
-			a = &run{}
+		if a != nil {
+			is = a.layout.slots
 		}
-		for i := range max(len(b.layout.slots), len(a.layout.slots)) {
-			var old, next element
-			was, is := i < len(b.layout.slots), i < len(a.layout.slots)
-			if was {
-				old = b.element(i)
-			}
-			if is {
-				next = a.element(i)
-			}
+		old, next := &p.scratch[0], &p.scratch[1]
+		for i := range max(len(was), len(is)) {
 			switch {
-			case was && is && old != next:
-				p.batch.replace(fam, &old, &next, name)
-			case was && !is:
-				p.batch.del(fam, &old, name)
-			case is && !was:
-				p.batch.add(fam, &next, name)
+			case i >= len(was):
+				*next = a.element(i)
+				p.batch.add(fam, next, name)
+			case i >= len(is):
+				*old = b.element(i)
+				p.batch.del(fam, old, name)
+			case was[i] != is[i]:
+				*old, *next = b.element(i), a.element(i)
+				p.batch.replace(fam, old, next, name)
 			}
 		}
 	})
@@ -363,7 +367,7 @@ func (p *plan) finish() {
 			if !p.fresh {
 				was = p.old.tables[fam].shared[k]
 			}
-			e := element{elementKey: k}
+			e := k.element()
 			switch {
 			case was == 0 && change > 0:
 				p.batch.add(fam, &e, "")
@@ -406,18 +410,23 @@ func (p *plan) deleteStale(fam model.Family, s stale) {
 func (p *plan) commit() *record {
 	r := p.old
 	if p.fresh {
-		r = newRecord(p.node)
+		r = &record{laid: p.laid, surplus: map[model.ServiceName]time.Time{}}
+		for i := range r.tables {
+			r.tables[i] = tableRecord{chains: map[string]bool{}, shared: p.shared[i]}
+		}
 	}
 	r.node = p.node
 	for name, l := range p.laid {
-		delete(r.surplus, name)
 		if l == nil {
+			delete(r.surplus, name)
 			delete(r.laid, name)
 			continue
 		}
 		r.laid[name] = l
 		if l[0][0].surplus() || l[0][1].surplus() || l[1][0].surplus() || l[1][1].surplus() {
 			r.surplus[name] = p.now
+		} else {
+			delete(r.surplus, name)
 		}
 	}
 	for _, fam := range model.Families {
@@ -426,6 +435,9 @@ func (p *plan) commit() *record {
 			t.chains[chain] = true
 		}
 		for k, change := range p.shared[fam] {
+			if p.fresh {
+				break // the counts are in place
+			}
 			if t.shared[k] += change; t.shared[k] == 0 {
 				delete(t.shared, k)
 			}

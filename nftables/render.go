@@ -14,7 +14,7 @@ type form struct {
 	elements []element
 	runs     []run
 	// shared are elements that other services may put there as well: they are counted.
-	shared []elementKey
+	shared []sharedKey
 	routes []route     // of shared chains
 	chains []chainSpec // of its own
 	maps   []clientMap // of its own
@@ -286,9 +286,9 @@ func (r *renderer) own(f model.Frontend) {
 	a := f.Addr.Addr()
 	switch {
 	case f.Kind == model.Internal:
-		r.form.shared = append(r.form.shared, elementKey{set: clusterIPs, addr: a})
+		r.form.shared = append(r.form.shared, sharedKey{set: clusterIPs, addr: a})
 	case slices.ContainsFunc(r.node.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) }):
-		r.form.shared = append(r.form.shared, elementKey{set: ownedIPs, addr: a})
+		r.form.shared = append(r.form.shared, sharedKey{set: ownedIPs, addr: a})
 	}
 }
 
@@ -335,13 +335,13 @@ func (r *renderer) endpoints() {
 		}
 		// Without a name for the node nobody has said which endpoints are on it.
 		if e.Local || r.node.Name == "" {
-			r.form.shared = append(r.form.shared, elementKey{set: hairpin, addr: e.Addr.Addr()})
+			r.form.shared = append(r.form.shared, sharedKey{set: hairpin, addr: e.Addr.Addr()})
 		}
 		if e.Local && r.node.KeepClientAddress {
-			r.form.shared = append(r.form.shared, elementKey{set: localEndpoints, addr: e.Addr.Addr()})
+			r.form.shared = append(r.form.shared, sharedKey{set: localEndpoints, addr: e.Addr.Addr()})
 		}
 		if r.cfg.DropInvalid {
-			r.form.shared = append(r.form.shared, elementKey{set: repliers, addr: e.Addr.Addr(), proto: r.res.Service.Protocol, port: e.Addr.Port()})
+			r.form.shared = append(r.form.shared, sharedKey{set: repliers, addr: e.Addr.Addr(), proto: r.res.Service.Protocol, port: e.Addr.Port()})
 		}
 	}
 }

@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/headgate/headgate/model"
 )
@@ -21,6 +22,13 @@ const maxSlots = 1000
 // spread returns the layout for a list of endpoints that are drawn by number, changing as few slots of the old one as
 // can be.
 func spread(old layout, eps []model.Endpoint) layout {
+	if len(old.slots) == 0 && equalWeights(eps) {
+		next := layout{active: len(eps), slots: make([]netip.AddrPort, len(eps))}
+		for i := range eps {
+			next.slots[i] = eps[i].Addr
+		}
+		return next
+	}
 	want, total := shares(eps)
 	next := layout{active: total, slots: make([]netip.AddrPort, max(total, len(old.slots)))}
 	var holes []int
@@ -40,6 +48,10 @@ func spread(old layout, eps []model.Endpoint) layout {
 	}
 	next.fillSurplus(old, func(a netip.AddrPort) bool { _, ok := want[a]; return ok })
 	return next
+}
+
+func equalWeights(eps []model.Endpoint) bool {
+	return !slices.ContainsFunc(eps, func(e model.Endpoint) bool { return e.Weight != eps[0].Weight })
 }
 
 // fillSurplus fills the slots behind the active ones: with what they hold, if that still serves.

@@ -11,6 +11,9 @@ import (
 // Maps of clients stay, with those clients in them whose endpoint still serves.
 func planSync(p *plan, found [2]structure, forms []*model.Resolved) {
 	p.fresh = true
+	p.batch.grown = len(forms) > maxElements
+	p.laid = make(map[model.ServiceName]*[2]layouts, len(forms))
+	p.shared[model.IPv4] = make(map[sharedKey]int, len(forms))
 	for _, fam := range model.Families {
 		p.adopt(fam, found[fam])
 	}
