@@ -78,7 +78,7 @@ func (r *vectorRun) play(t *testing.T, v Vector) {
 	p := r.at(t, v.Steps[0].State.Node)
 	if len(v.Steps) == 1 && v.Category != "affinity" {
 		p.sync(t, v.Steps[0].State)
-		p.meet(t, v.Steps[0], nil)
+		p.meet(t, v.Steps[0], map[string]netip.AddrPort{})
 		return
 	}
 	t.Run("apply", func(t *testing.T) {
@@ -137,24 +137,32 @@ func (p *vectorPlace) meet(t *testing.T, step VectorStep, met map[string]netip.A
 	t.Helper()
 	for _, v := range step.Packets {
 		t.Run(v.Name, func(t *testing.T) {
-			w, known := v.In(p.target.Name, p.features)
-			if !known {
+			if _, known := v.In(p.target.Name, p.features); !known {
 				t.Skipf("%s differs here, and the vectors do not say how", p.target.Name)
 			}
-			p.wait(v.Wait)
 			p.prepare(t, step.State, v.Packet)
-			outcomes, err := p.world.Send(p.ctx, v.Packet, v.samples(w))
-			require.NoError(t, err)
-			require.NoError(t, checkOutcomes(step.State.Node, v.Packet, w, outcomes))
-			if w.One {
-				at := outcomes[0].Endpoint
-				if v.SameAs != "" {
-					require.Equal(t, met[v.SameAs], at, "the endpoint of %q", v.SameAs)
-				}
-				met[v.Name] = at
-			}
+			require.NoError(t, p.send(step.State.Node, v, met))
 		})
 	}
+}
+
+// send sends one packet and says what is wrong with what became of it.
+func (p *vectorPlace) send(node model.Node, v VectorPacket, met map[string]netip.AddrPort) error {
+	p.wait(v.Wait)
+	w, _ := v.In(p.target.Name, p.features)
+	outcomes, err := p.world.Send(p.ctx, v.Packet, v.samples(w))
+	if err != nil {
+		return err
+	}
+	if err := checkOutcomes(node, v.Packet, w, outcomes); err != nil || !w.One {
+		return err
+	}
+	at := outcomes[0].Endpoint
+	if before, ok := met[v.SameAs]; v.SameAs != "" && (!ok || before != at) {
+		return fmt.Errorf("want the endpoint of %q, %s, got %s", v.SameAs, before, at)
+	}
+	met[v.Name] = at
+	return nil
 }
 
 func (p *vectorPlace) wait(d time.Duration) {
