@@ -125,6 +125,7 @@ type Delta struct {
 	Promoted []ServiceName
 
 	backend string
+	refused map[ServiceName]error
 	owners  map[FrontendKey]ServiceName   // "" releases
 	waiting map[FrontendKey][]ServiceName // empty deletes
 }
@@ -143,10 +144,10 @@ func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) (*Del
 	return r.Resolve(d, refused)
 }
 
-// Resolve resolves a diff against the committed state. Refused services keep their committed form. The error is that of
-// [Node.Validate].
+// Resolve resolves a diff against the committed state. Refused services keep their committed form as it is, whether the
+// diff names them or they would only be selected anew or take over a frontend. The error is that of [Node.Validate].
 func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, error) {
-	d := &Delta{Node: r.node, backend: r.features.Backend, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
+	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
 	if diff.Node != nil {
 		if err := diff.Node.Validate(); err != nil {
 			return nil, err
@@ -156,11 +157,16 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, er
 	}
 	next := make(map[ServiceName]*Resolved, len(diff.Changes))
 	for _, c := range diff.Changes {
-		next[c.Name] = r.admit(d, c, refused[c.Name])
+		next[c.Name] = r.admit(d, c)
 	}
 	if d.NodeChanged {
 		for name, f := range r.forms {
-			if _, ok := next[name]; !ok {
+			if _, ok := next[name]; ok {
+				continue
+			}
+			if refused[name] != nil {
+				next[name] = r.keep(d, name)
+			} else {
 				next[name] = f.reselected(d.Node)
 			}
 		}
@@ -176,10 +182,24 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, er
 		}
 	}
 	slices.SortFunc(d.Changes, func(a, b ResolvedChange) int { return strings.Compare(string(a.Name), string(b.Name)) })
-	slices.SortFunc(d.Rejected, func(a, b *ServiceError) int { return strings.Compare(string(a.Service), string(b.Service)) })
+	d.Rejected = oneEach(d.Rejected)
 	slices.Sort(d.Promoted)
 	d.Promoted = slices.Compact(d.Promoted)
 	return d, nil
+}
+
+// oneEach sorts errors by service, and joins those of one service to one, in the step that came first.
+func oneEach(errs []*ServiceError) []*ServiceError {
+	slices.SortStableFunc(errs, func(a, b *ServiceError) int { return strings.Compare(string(a.Service), string(b.Service)) })
+	out := errs[:0]
+	for _, e := range errs {
+		if n := len(out); n > 0 && out[n-1].Service == e.Service {
+			out[n-1].Err = errors.Join(out[n-1].Err, e.Err)
+		} else {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // Commit makes a Delta the committed state. It must be the last one that Resolve or ResolveState returned.
@@ -191,6 +211,9 @@ func (r *Resolver) Commit(d *Delta) {
 		} else {
 			r.forms[c.Name] = c.After
 		}
+	}
+	if len(r.owners) == 0 {
+		r.owners = d.owners
 	}
 	for key, name := range d.owners {
 		if name == "" {
@@ -212,7 +235,7 @@ func (r *Resolver) Commit(d *Delta) {
 func (r *Resolver) Reset() { *r = *NewResolver(r.features) }
 
 // admit returns the form that a change leads to, all frontends included; what is committed, if it cannot be had.
-func (r *Resolver) admit(d *Delta, c Change, refused error) *Resolved {
+func (r *Resolver) admit(d *Delta, c Change) *Resolved {
 	if c.After == nil {
 		return nil
 	}
@@ -220,16 +243,15 @@ func (r *Resolver) admit(d *Delta, c Change, refused error) *Resolved {
 	if err == nil {
 		err = r.features.Check(svc)
 	}
-	op := "validate"
-	if err == nil && refused != nil {
-		op, err = "commit", refused
-		if errors.Is(refused, ErrNotSupported) {
-			op = "plan"
-		}
-	}
 	if err != nil {
-		d.reject(c.Name, op, err)
+		d.reject(c.Name, "validate", err)
+		if d.refused[c.Name] != nil {
+			return r.forms[c.Name].unheld()
+		}
 		return r.forms[c.Name].reselected(d.Node)
+	}
+	if d.refused[c.Name] != nil {
+		return r.keep(d, c.Name)
 	}
 	eps, err := normaliseEndpoints(c.After.Endpoints)
 	if err != nil {
@@ -238,21 +260,39 @@ func (r *Resolver) admit(d *Delta, c Change, refused error) *Resolved {
 	return (&Resolved{Name: c.Name, Service: svc, Endpoints: eps}).reselected(d.Node)
 }
 
+// keep rejects a service that the backend or the kernel refused, and returns a copy of its committed form.
+func (r *Resolver) keep(d *Delta, name ServiceName) *Resolved {
+	op, err := "commit", d.refused[name]
+	if errors.Is(err, ErrNotSupported) {
+		op = "plan"
+	}
+	d.reject(name, op, err)
+	return r.forms[name].unheld()
+}
+
 func (d *Delta) reject(name ServiceName, op string, err error) {
 	d.Rejected = append(d.Rejected, &ServiceError{Service: name, Backend: d.backend, Op: op, Err: err})
 }
 
-// reselected returns a copy of r with its endpoints selected for a node, and no frontends held yet.
-func (r *Resolved) reselected(node Node) *Resolved {
+// unheld returns a copy of r that holds no frontends yet.
+func (r *Resolved) unheld() *Resolved {
 	if r == nil {
 		return nil
 	}
 	n := *r
 	n.Frontends = nil
-	for _, f := range Families {
-		n.Selections[f] = Select(n.Endpoints, node, f)
-	}
 	return &n
+}
+
+// reselected returns a copy of r with its endpoints selected for a node, and no frontends held yet.
+func (r *Resolved) reselected(node Node) *Resolved {
+	n := r.unheld()
+	for _, f := range Families {
+		if n != nil {
+			n.Selections[f] = Select(n.Endpoints, node, f)
+		}
+	}
+	return n
 }
 
 // hold sets r.Frontends to those that holds reports, sharing memory where that is all.
@@ -267,10 +307,15 @@ func (r *Resolved) hold(holds func(Frontend) bool) {
 // claim decides who holds each frontend that a change releases or claims. A holder keeps what it still wants;
 // a free frontend goes to the first by name of all that want it. Services promoted thereby are added to next.
 func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
+	if len(r.owners) == 0 {
+		r.claimFirst(d, next)
+		r.reportConflicts(d, next)
+		return
+	}
 	touched := map[FrontendKey]struct{}{}
 	for name, after := range next {
 		before := r.forms[name]
-		if before != nil && after != nil && sameKeys(before, after) {
+		if before != nil && after != nil && sameKeys(before, after) && !r.orphans(after) {
 			continue
 		}
 		for _, form := range [...]*Resolved{before, after} {
@@ -290,6 +335,37 @@ func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
 		r.settle(d, key, next)
 	}
 	r.reportConflicts(d, next)
+}
+
+// orphans reports whether somebody should hold a frontend that a service claims and nobody does, since all who claim it
+// were refused when it became free.
+func (r *Resolver) orphans(f *Resolved) bool {
+	return slices.ContainsFunc(f.Service.Frontends, func(fr Frontend) bool {
+		_, held := r.owners[f.Key(fr)]
+		return !held
+	})
+}
+
+// claimFirst is claim where nobody holds anything yet, which a first Sync of many services is about.
+func (r *Resolver) claimFirst(d *Delta, next map[ServiceName]*Resolved) {
+	d.owners = make(map[FrontendKey]ServiceName, len(next))
+	for name, form := range next {
+		if form == nil {
+			continue
+		}
+		for _, f := range form.Service.Frontends {
+			key := form.Key(f)
+			switch holder, taken := d.owners[key]; {
+			case !taken:
+				d.owners[key] = name
+			case name < holder:
+				d.owners[key] = name
+				r.queue(d, key, holder)
+			default:
+				r.queue(d, key, name)
+			}
+		}
+	}
 }
 
 // sameKeys reports whether two forms of a service claim the same frontends.
@@ -322,8 +398,9 @@ func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resol
 	owner := r.owners[key]
 	if owner == "" || !wants(owner) {
 		owner = ""
-		if len(names) > 0 {
-			owner, names = names[0], names[1:]
+		if i := slices.IndexFunc(names, func(n ServiceName) bool { return !r.barred(d, n, next) }); i >= 0 {
+			owner = names[i]
+			names = slices.Delete(names, i, i+1)
 			r.promote(d, key, owner, next)
 		}
 		d.owners[key] = owner
@@ -333,6 +410,18 @@ func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resol
 	} else {
 		delete(d.waiting, key)
 	}
+}
+
+// barred reports whether a service may not take over a frontend, since it was refused; if nobody knows of that yet, it is
+// rejected.
+func (r *Resolver) barred(d *Delta, name ServiceName, next map[ServiceName]*Resolved) bool {
+	if d.refused[name] == nil {
+		return false
+	}
+	if _, ok := next[name]; !ok {
+		next[name] = r.keep(d, name)
+	}
+	return true
 }
 
 // promote notes that a service which had waited for a frontend holds it now.
@@ -357,7 +446,7 @@ func (r *Resolver) reportConflicts(d *Delta, next map[ServiceName]*Resolved) {
 		}
 		var errs []error
 		for _, f := range form.Service.Frontends {
-			if holder := r.ownerIn(d, form.Key(f)); holder != name {
+			if holder := r.ownerIn(d, form.Key(f)); holder != name && holder != "" {
 				errs = append(errs, fmt.Errorf("%s: %w by %q", form.Key(f), ErrConflict, string(holder)))
 			}
 		}

@@ -204,8 +204,9 @@ func (t *Tracker) settle(name ServiceName) {
 	}
 }
 
-// settled forgets all pending changes: they have been handed out.
+// settled forgets all pending changes: they have been handed out. The map goes too, for one that has once been large
+// takes as long to look through for ever.
 func (t *Tracker) settled() {
-	clear(t.pending)
+	t.pending = nil
 	t.nodeBefore = nil
 }
