@@ -43,7 +43,7 @@ const smaller = "-ldflags=-s -w"
 // program builds a main package.
 func (b builder) program(ctx context.Context, name, pkg string) (string, error) {
 	file := filepath.Join(b.out, name)
-	_, err := b.tool(ctx, "build", smaller, "-o", file, pkg)
+	_, err := b.tool(ctx, "build", "-buildvcs=false", smaller, "-o", file, pkg)
 	return file, err
 }
 
