@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,6 +84,31 @@ func (p *Programmer) pruneAgain(ctx context.Context, done *plan, res *model.Resu
 		var no *refusal
 		if err != nil && !errors.As(err, &no) {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("clients of removed endpoints may remain: %v", err))
+			return
+		}
+	}
+}
+
+// tidy removes what a Sync had to leave for a later transaction. What the kernel has not released by then stays for the
+// next one: it does no harm.
+func (p *Programmer) tidy(ctx context.Context, res *model.Result) {
+	for tries := 0; tries < maxTries && p.record.untidy(); tries++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(grace + time.Millisecond):
+		}
+		next := newPlan(p.cfg, p.record, p.record.node, time.Now(), false)
+		next.sweep(p.resolver.Form)
+		next.finish()
+		err := p.commitPlan(ctx, next, res)
+		var no *refusal
+		switch {
+		case err == nil:
+			p.record = next.commit()
+			res.Deleted += next.batch.deleted
+		case !errors.As(err, &no):
+			res.Warnings = append(res.Warnings, fmt.Sprintf("unused chains may remain: %v", err))
 			return
 		}
 	}

@@ -250,11 +250,14 @@ const batchGenID = 1 // NFNL_BATCH_GENID
 func (w *wire) writeTable(table string, fam model.Family) {
 	m := w.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nfproto(fam))
 	w.text(unix.NFTA_TABLE_NAME, table)
-	w.comment(tableUserData, "service traffic, programmed by headgate: do not edit")
+	w.comment(tableUserData, tableComment)
 	w.end(m)
 }
 
-const tableUserData = 6 // NFTA_TABLE_USERDATA, Linux 5.10
+const (
+	tableUserData = 6 // NFTA_TABLE_USERDATA, Linux 5.10
+	tableComment  = "service traffic, programmed by headgate: do not edit"
+)
 
 // deleteTable writes the message that deletes a table with all that is in it.
 func (w *wire) deleteTable(table string, fam model.Family) {

@@ -81,7 +81,7 @@ func (k *witness) look(s *socket, done *plan) error {
 		return nil
 	}
 	for _, fam := range model.Families {
-		if k.tables[fam], err = s.readTable(done.cfg.Table, fam); err != nil {
+		if k.tables[fam], _, err = s.readTable(done.cfg.Table, fam); err != nil {
 			return err
 		}
 	}

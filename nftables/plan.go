@@ -43,6 +43,11 @@ func newRecord(node model.Node) *record {
 	return r
 }
 
+// untidy reports whether something waits for a later transaction.
+func (r *record) untidy() bool {
+	return len(r.surplus)+len(r.tables[0].stale)+len(r.tables[1].stale) > 0
+}
+
 // grace is how long what packets in flight may still need is left in place.
 const grace = 10 * time.Millisecond
 

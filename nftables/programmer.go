@@ -82,7 +82,7 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 		old = newRecord(want.Node)
 	}
 	started := time.Now()
-	return p.attempt(ctx, func(refused map[model.ServiceName]error, exact bool) (*plan, *model.Delta, error) {
+	res, err := p.attempt(ctx, func(refused map[model.ServiceName]error, exact bool) (*plan, *model.Delta, error) {
 		delta, err := p.resolver.ResolveState(want, refused)
 		if err != nil {
 			return nil, nil, err
@@ -95,6 +95,10 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 		planSync(next, found, p.resolver.FormsAfter(delta))
 		return next, delta, nil
 	})
+	if err == nil {
+		p.tidy(ctx, &res)
+	}
+	return res, err
 }
 
 // Apply programs a diff. See [model.Programmer].

@@ -16,6 +16,7 @@ import (
 // A structure is what a table consists of, its elements left out.
 type structure struct {
 	table  uint64 // handle; 0 if there is none
+	ours   bool   // it has our comment
 	chains map[string]chainInfo
 	sets   map[string]setInfo
 	rules  map[string][]uint64 // handles, by chain, in order
@@ -54,7 +55,7 @@ func (s *socket) structureOnce(table string, fam model.Family) (structure, error
 	st := structure{chains: map[string]chainInfo{}, sets: map[string]setInfo{}, rules: map[string][]uint64{}}
 	proto := nfproto(fam)
 	var err error
-	if st.table, err = s.readTable(table, fam); err != nil || st.table == 0 {
+	if st.table, st.ours, err = s.readTable(table, fam); err != nil || st.table == 0 {
 		return st, err
 	}
 	err = s.dump(unix.NFT_MSG_GETCHAIN, proto, func(w *wire) { w.text(unix.NFTA_CHAIN_TABLE, table) }, st.readChain(table))
@@ -67,19 +68,22 @@ func (s *socket) structureOnce(table string, fam model.Family) (structure, error
 	return st, err
 }
 
-// readTable returns the handle of a table; 0 if there is none.
-func (s *socket) readTable(table string, fam model.Family) (handle uint64, err error) {
+// readTable returns the handle of a table, 0 if there is none, and whether it has our comment.
+func (s *socket) readTable(table string, fam model.Family) (handle uint64, ours bool, err error) {
 	err = s.request(unix.NFT_MSG_GETTABLE, 0, nfproto(fam), func(w *wire) { w.text(unix.NFTA_TABLE_NAME, table) }, func(body []byte) error {
 		return attributes(body, func(ad *netlink.AttributeDecoder) {
-			if ad.Type() == tableHandle {
+			switch ad.Type() {
+			case tableHandle:
 				handle = ad.Uint64()
+			case tableUserData:
+				ours = strings.Contains(string(ad.Bytes()), tableComment)
 			}
 		})
 	})
 	if errors.Is(err, unix.ENOENT) {
-		return 0, nil
+		return 0, false, nil
 	}
-	return handle, err
+	return handle, ours, err
 }
 
 // attributes calls each for every attribute of a message's body.

@@ -2,9 +2,12 @@ package nftables_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,12 +55,95 @@ func run(netns int, stdin, name string, args ...string) (string, error) {
 	return string(r.out), nil
 }
 
+// nft runs the stock nft in a world's node, with a script on its standard input if there is one.
+func nft(tb testing.TB, w modeltest.World, script string, args ...string) string {
+	tb.Helper()
+	if script != "" {
+		args = []string{"-f", "-"}
+	}
+	out, err := run(w.NetNS(), script, "nft", args...)
+	require.NoError(tb, err)
+	return out
+}
+
+var seed = flag.Uint64("seed", 0, "repeat what the suite did by chance")
+
 func target() modeltest.Target {
 	return modeltest.Target{
-		Name:   "nftables",
-		New:    newIn("headgate"),
-		Second: newIn("second"),
+		Name:     "nftables",
+		New:      newIn("headgate"),
+		Second:   newIn("second"),
+		Snapshot: snapshot,
+		Plant:    plant,
+		Damage:   damage(),
+		Seed:     *seed,
 	}
+}
+
+// snapshot is the whole ruleset, without what changes by itself: all sorted, clients left out.
+func snapshot(tb testing.TB, w modeltest.World) string {
+	listed := sorted(nft(tb, w, "", "-s", "list", "ruleset"))
+	listed = regexp.MustCompile(`(?s)(\ttimeout \w+\n)\t\telements = \{[^}]*\}\n`).ReplaceAllString(listed, "$1")
+	tables := strings.SplitAfter(listed, "\n}\n")
+	for i, table := range tables {
+		blocks := block.FindAllString(table, -1)
+		slices.Sort(blocks)
+		tables[i] = block.ReplaceAllString(table, "") + strings.Join(blocks, "")
+	}
+	slices.Sort(tables)
+	return strings.Join(tables, "")
+}
+
+// plant loads what others may have: tables with the names that we use inside ours, maps that look like ours, chains on
+// the same hooks, one with a set that has intervals and timeouts.
+func plant(tb testing.TB, w modeltest.World) {
+	nft(tb, w, `
+table inet headgate { chain dispatch { type filter hook forward priority 0; policy accept; ct state established accept; }; }
+table ip headgate2 {
+	map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 172.20.0.10 . tcp . 80 : accept }; }
+	chain nat-prerouting { type nat hook prerouting priority dstnat + 1; ip daddr . meta l4proto . th dport vmap @services; }
+}
+table ip nat {
+	chain DOCKER { iifname "docker0" counter return; }
+	chain POSTROUTING { type nat hook postrouting priority srcnat; oifname != "docker0" ip saddr 172.17.0.0/16 counter masquerade; }
+	chain PREROUTING { type nat hook prerouting priority dstnat; fib daddr type local counter jump DOCKER; }
+}
+table ip6 firewalld {
+	set ban { type ipv6_addr; flags interval,timeout; elements = { 2001:db8:f::/48 timeout 1d }; }
+	chain input { type filter hook input priority 10; ip6 saddr @ban drop; }
+}
+`)
+}
+
+// damage is what careless hands do to our tables.
+func damage() map[string]func(testing.TB, modeltest.World) error {
+	scripts := map[string]string{
+		"flush-ruleset":       "flush ruleset",
+		"delete-table":        "delete table ip headgate",
+		"delete-table-v6":     "delete table ip6 headgate",
+		"flush-table":         "flush table ip headgate",
+		"flush-chain":         "flush chain ip headgate dispatch",
+		"flush-services":      "flush map ip headgate services",
+		"flush-endpoints":     "flush map ip headgate endpoints",
+		"rule-in-front":       "insert rule ip headgate dispatch tcp dport 80 drop",
+		"chain-on-our-hook":   "add chain ip headgate evil { type nat hook prerouting priority -101; }; add rule ip headgate evil tcp dport 80 accept",
+		"element-of-others":   "add element ip headgate cluster-ips { 10.128.0.11 }",
+		"endpoints-elsewhere": "flush map ip headgate endpoints; add element ip headgate endpoints { 172.20.0.10 . tcp . 80 . 0 : 10.128.0.99 . 8080 }",
+		"set-of-others":       "add set ip headgate extra { type ipv4_addr; }",
+		"table-anew":          "delete table ip headgate; add table ip headgate",
+	}
+	out := map[string]func(testing.TB, modeltest.World) error{}
+	for name, script := range scripts {
+		out[name] = func(tb testing.TB, w modeltest.World) error {
+			_, err := run(w.NetNS(), strings.ReplaceAll(script, "; ", "\n"), "nft", "-f", "-")
+			return err
+		}
+	}
+	out["chain-on-our-hook"] = func(tb testing.TB, w modeltest.World) error {
+		_, err := run(w.NetNS(), scripts["chain-on-our-hook"], "nft", "-f", "-")
+		return err
+	}
+	return out
 }
 
 func TestSuite(t *testing.T)   { modeltest.Run(t, target()) }

@@ -22,14 +22,19 @@ func planSync(p *plan, found [2]structure, forms []*model.Resolved) {
 	}
 	p.finish()
 	for _, fam := range model.Families {
-		p.dropUnknown(fam, found[fam])
+		p.dropUnknown(fam)
 	}
 }
 
-// adopt plans the table, its sets and the chains that do not depend on services.
+// adopt plans the table, its sets and the chains that do not depend on services. A table that we did not make is made
+// anew.
 func (p *plan) adopt(fam model.Family, found structure) {
-	p.found[fam] = found
 	table := p.cfg.Table
+	if found.table != 0 && !found.ours {
+		p.batch.write(sectionTables, func(w *wire) { w.deleteTable(table, fam) })
+		found = structure{}
+	}
+	p.found[fam] = found
 	p.batch.write(sectionTables, func(w *wire) { w.writeTable(table, fam) })
 	if found.table != 0 {
 		p.batch.flush(fam, "")
@@ -64,7 +69,8 @@ func (c chainSpec) info() chainInfo {
 
 // dropUnknown plans the removal of what is in our table and shall not be. Sets go now. Chains, now without rules, go
 // later, because the kernel may not have released them yet; but base chains, to which nothing leads, go at once.
-func (p *plan) dropUnknown(fam model.Family, found structure) {
+func (p *plan) dropUnknown(fam model.Family) {
+	found := p.found[fam]
 	for name := range found.sets {
 		if !p.wanted[fam][name] && !slices.Contains(setNames[:], name) {
 			p.batch.deleteSet(fam, name)
