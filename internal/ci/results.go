@@ -131,7 +131,7 @@ func (e *events) end(key, pkg, test string, s status, elapsed float64) {
 	}
 }
 
-// Verbose reads what the VM runner prints with -v, and shows all of it but the passing of tests.
+// Verbose reads what the VM runner prints with -v, both streams in one, and shows all of it but the passing of tests.
 type verbose struct {
 	lines
 	out   io.Writer
@@ -158,7 +158,7 @@ var (
 )
 
 func (v *verbose) line(text string) {
-	if pkg, ok := strings.CutPrefix(text, "=== PKG   "); ok {
+	if pkg, ok := strings.CutPrefix(text, "vmtest: running "); ok {
 		v.pkg = pkg
 		fmt.Fprintln(v.out, text)
 		return

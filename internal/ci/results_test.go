@@ -46,7 +46,7 @@ func TestVerboseOutputIsReadAndShown(t *testing.T) {
 	var out strings.Builder
 	v := newVerbose(&out, "kernel 6.1")
 	feed(t, v, `vmtest: 6.1.0-37 is up after 5s
-=== PKG   m/a
+vmtest: running m/a
 === RUN   TestGood
 --- PASS: TestGood (0.00s)
 === RUN   TestLater
@@ -58,7 +58,7 @@ func TestVerboseOutputIsReadAndShown(t *testing.T) {
     --- FAIL: TestBad/sub (0.00s)
 --- FAIL: TestBad (0.00s)
 FAIL
-=== PKG   m/b
+vmtest: running m/b
 --- PASS: TestGood (0.00s)
 ok  	m/b`) // no newline: the end is read too
 	require.Equal(t, []result{
@@ -69,14 +69,14 @@ ok  	m/b`) // no newline: the end is read too
 		{place: "kernel 6.1", pkg: "m/b", test: "TestGood"},
 	}, v.finish())
 	require.Equal(t, `vmtest: 6.1.0-37 is up after 5s
-=== PKG   m/a
+vmtest: running m/a
     a_test.go:7: no module dummy
 --- SKIP: TestLater (0.00s)
     a_test.go:9: because
     --- FAIL: TestBad/sub (0.00s)
 --- FAIL: TestBad (0.00s)
 FAIL
-=== PKG   m/b
+vmtest: running m/b
 ok  	m/b
 `, out.String())
 }

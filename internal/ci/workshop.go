@@ -8,8 +8,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,23 +18,11 @@ import (
 // A workshop is where steps run: with a folder for temporary files of their own and a mark in the environment by which
 // processes that they leave behind are found.
 type workshop struct {
-	out  *shared
+	out  io.Writer
 	temp string
 	mark string
 	// patience is how long processes may take to end after their step has.
 	patience time.Duration
-}
-
-// A shared writer takes whole writes from several goroutines.
-type shared struct {
-	mu sync.Mutex // guards w
-	w  io.Writer
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(p)
 }
 
 func newWorkshop(out io.Writer) (*workshop, error) {
@@ -46,7 +34,7 @@ func newWorkshop(out io.Writer) (*workshop, error) {
 	if err := os.Chmod(temp, 0o777|os.ModeSticky); err != nil {
 		return nil, err
 	}
-	return &workshop{out: &shared{w: out}, temp: temp, mark: "HEADGATE_CI=" + temp, patience: 10 * time.Second}, nil
+	return &workshop{out: out, temp: temp, mark: "HEADGATE_CI=" + temp, patience: 10 * time.Second}, nil
 }
 
 func (w *workshop) Close() error { return os.RemoveAll(w.temp) }
@@ -86,8 +74,12 @@ func (w *workshop) run(ctx context.Context, s step) outcome {
 		}
 	}
 	o.took, o.err = time.Since(started), errors.Join(errs...)
-	if s.read != nil && len(o.tests) == 0 && o.err == nil {
+	switch nameless := func(r result) bool { return r.pkg == "" }; {
+	case o.err != nil || s.read == nil:
+	case len(o.tests) == 0:
 		o.err = errors.New("no test ran")
+	case slices.ContainsFunc(o.tests, nameless):
+		o.err = errors.New("there are tests whose package was not told: what ran where is not known")
 	}
 	return o
 }
@@ -116,7 +108,7 @@ func (w *workshop) command(ctx context.Context, c command, read func(*workshop) 
 	switch {
 	case read != nil:
 		r = read(w)
-		cmd.Stdout, cmd.Stderr = r, w.out
+		cmd.Stdout, cmd.Stderr = r, r // the same: one pipe, so that the order stays
 	case c.silent:
 		cmd.Stdout = io.MultiWriter(w.out, &said)
 		cmd.Stderr = cmd.Stdout

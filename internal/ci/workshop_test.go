@@ -28,6 +28,7 @@ func TestStepsEnd(t *testing.T) {
 	silent := sh("echo bad.go")
 	silent.silent = true
 	events := func(w *workshop) reader { return newEvents(w.out, "host") }
+	verbose := func(w *workshop) reader { return newVerbose(w.out, "kernel") }
 	for _, sc := range []struct {
 		name string
 		step step
@@ -40,6 +41,7 @@ func TestStepsEnd(t *testing.T) {
 		{"without a program", step{commands: []command{{args: []string{"no-such-program"}}}}, "executable file not found", "$ no-such-program\n"},
 		{"with nothing to do", step{}, "there is nothing to run", ""},
 		{"without a test", step{commands: []command{sh(":")}, read: events}, "no test ran", ""},
+		{"with tests of nobody knows whom", step{commands: []command{sh("echo '--- PASS: TestA (0.00s)'")}, read: verbose}, "package was not told", ""},
 		{"late", step{commands: []command{sh("sleep 600 & sleep 600")}, limit: 200 * time.Millisecond}, "took more than 200ms", ""},
 	} {
 		t.Run(sc.name, func(t *testing.T) {
