@@ -230,3 +230,16 @@ func (c *Cleaner) acquire(ctx context.Context) error {
 }
 
 func (c *Cleaner) release() { <-c.sockets }
+
+// failed says which call failed and why. Once the Cleaner is closed that is the reason, however sockets put it.
+func (c *Cleaner) failed(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		err = model.ErrClosed
+	}
+	return fmt.Errorf("conntrack: %s: %w", call, err)
+}

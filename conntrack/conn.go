@@ -36,8 +36,7 @@ func dial(family int, cfg Config) (*conn, error) {
 	if err != nil {
 		return nil, meaning(err)
 	}
-	c := &conn{nl: nl, timeout: cfg.Timeout, buf: make([]byte, bufferLen)}
-	c.raw, err = nl.SyscallConn()
+	c, err := newConn(nl, cfg.Timeout)
 	if err == nil {
 		// Errors come without the request that they are about: hundreds of them fit the socket's buffer.
 		err = nl.SetOption(netlink.CapAcknowledge, true)
@@ -47,6 +46,11 @@ func dial(family int, cfg Config) (*conn, error) {
 		return nil, meaning(err)
 	}
 	return c, nil
+}
+
+func newConn(nl *netlink.Conn, timeout time.Duration) (*conn, error) {
+	raw, err := nl.SyscallConn()
+	return &conn{nl: nl, raw: raw, timeout: timeout, buf: make([]byte, bufferLen)}, err
 }
 
 func (c *conn) close() error { return c.nl.Close() }
@@ -139,11 +143,10 @@ func (c *conn) send(ctx context.Context, b []byte) error {
 	if err := c.extend(ctx); err != nil {
 		return err
 	}
-	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 	var err error
 	werr := c.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), b, 0, kernel)
-		return err != unix.EAGAIN
+		_, err = unix.Write(int(fd), b) // to the kernel: a netlink socket's peer unless it is told of another
+		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if err = firstOf(werr, err); err != nil {
 		return because(ctx, err)

@@ -20,7 +20,7 @@ type flow struct {
 	client, to, from, seen netip.AddrPort
 	zone                   uint16 // of the original direction
 
-	orig, id, zoneAttr []byte // CTA_TUPLE_ORIG, CTA_ID, CTA_ZONE whole; the last may be missing
+	reply, id, zoneAttr []byte // CTA_TUPLE_REPLY, CTA_ID, CTA_ZONE whole; the last may be missing
 }
 
 // translated reports whether replies come from elsewhere than the flow went to.
@@ -28,8 +28,8 @@ func (f *flow) translated() bool { return f.from != f.to }
 
 // complete reports whether the flow is named well enough to be deleted, and nothing but it.
 func (f *flow) complete() bool {
-	return f.proto != 0 && f.client.IsValid() && f.to.IsValid() && f.client.Port() != 0 && f.to.Port() != 0 &&
-		len(f.orig) > 0 && len(f.id) > 0
+	return f.proto != 0 && f.from.IsValid() && f.seen.IsValid() && f.from.Port() != 0 && f.seen.Port() != 0 &&
+		len(f.reply) > 0 && len(f.id) > 0
 }
 
 func (f *flow) String() string {
@@ -64,9 +64,9 @@ func (f *flow) decode(msg []byte) bool {
 	for a, rest := nextAttribute(msg[nfHeaderLen:]); a.whole != nil; a, rest = nextAttribute(rest) {
 		switch a.typ {
 		case ctaTupleOrig:
-			f.orig = a.whole
 			orig.decode(a.data)
 		case ctaTupleReply:
+			f.reply = a.whole
 			reply.decode(a.data)
 		case ctaID:
 			f.id = a.whole

@@ -97,9 +97,9 @@ func (d *deleter) describe(i int) string {
 	}
 	var t tuple
 	for a, rest := nextAttribute(m.data[nfHeaderLen:]); a.whole != nil; a, rest = nextAttribute(rest) {
-		if a.typ == ctaTupleOrig {
+		if a.typ == ctaTupleReply {
 			t.decode(a.data)
 		}
 	}
-	return protocolName(t.proto) + " " + t.src.String() + " to " + t.dst.String()
+	return protocolName(t.proto) + " of " + t.dst.String() + " answered by " + t.src.String()
 }

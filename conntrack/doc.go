@@ -38,8 +38,8 @@
 // The kernel is asked with a filter of its own (CTA_FILTER), so that only the flows in question reach the process:
 // one request per endpoint removed or frontend changed, whichever is less, and one request for the whole protocol
 // where that would be more than a few. What it lists is judged again here, piece by piece as it arrives, and deleted
-// in batches, each flow by its identity (original tuple, zone and id), so that a flow that came back in the meantime
-// stays. Memory does not follow the table. A request of the kernel that deletes by filter is never sent: there is
+// in batches, each flow by the tuple of its replies, its zone and its id, so that one that came back in the meantime and
+// leads elsewhere stays. Memory does not follow the table. A request of the kernel that deletes by filter is never sent: there is
 // nothing in this package that could flush a table.
 //
 // Where the kernel has no such filter (before Linux 5.8), or [Config.NoKernelFilter] says so, the same happens with a

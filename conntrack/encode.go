@@ -146,8 +146,11 @@ const (
 	nfHeaderLen = 4
 )
 
-// appendDelete appends the request to delete one flow, named by the attributes that the kernel listed it with. It
-// appends nothing and returns false for a flow that is not named in full: such a request would flush the table.
+// appendDelete appends the request to delete one flow, named by the attributes that the kernel listed it with: replies
+// and id. The direction of replies has the endpoint in it, so that a flow which came back meanwhile and leads elsewhere
+// is not found; the id alone would not tell, since the kernel makes it of the place in memory and of the original
+// direction. It appends nothing and returns false for a flow that is not named in full: without a tuple the request
+// would flush the table.
 func appendDelete(b []byte, f *flow, seq uint32) ([]byte, bool) {
 	if !f.complete() {
 		return b, false
@@ -155,7 +158,7 @@ func appendDelete(b []byte, f *flow, seq uint32) ([]byte, bool) {
 	start := len(b)
 	b = append(b, make([]byte, nlHeaderLen)...)
 	b = append(b, byte(protoFamily(f.family)), 0, 0, 0)
-	b = append(b, f.orig...)
+	b = append(b, f.reply...)
 	b = append(b, f.id...)
 	b = append(b, f.zoneAttr...)
 	h := b[start:]

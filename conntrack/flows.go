@@ -65,7 +65,7 @@ func (c *Cleaner) Flows(ctx context.Context, frontend model.FrontendKey) ([]Flow
 	frontend.Addr = netip.AddrPortFrom(frontend.Addr.Addr().Unmap(), frontend.Addr.Port())
 	flows, err := c.flows(ctx, frontend)
 	if err != nil {
-		return nil, fmt.Errorf("conntrack: flows of %s: %w", frontend, err)
+		return nil, c.failed("flows of "+frontend.String(), err)
 	}
 	slices.SortFunc(flows, func(a, b Flow) int {
 		if n := a.Client.Compare(b.Client); n != 0 {

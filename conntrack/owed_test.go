@@ -14,7 +14,9 @@ import (
 )
 
 // dns returns a state of one service with these endpoints, and flow an entry to it.
-func dns(eps ...netip.AddrPort) model.State { return state("dns", service(at(vip, 53)), endpoints(eps...)...) }
+func dns(eps ...netip.AddrPort) model.State {
+	return state("dns", service(at(vip, 53)), endpoints(eps...)...)
+}
 
 var (
 	epA, epB, epC = at(podA, 5353), at(podB, 5353), at(addr("10.128.0.13"), 5353)

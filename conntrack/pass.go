@@ -25,7 +25,7 @@ type pass struct {
 // cleanUntil does what is due by a time.
 func (c *Cleaner) cleanUntil(ctx context.Context, now time.Time) (model.Result, error) {
 	if err := c.acquire(ctx); err != nil {
-		return model.Result{}, fmt.Errorf("conntrack: %w", err)
+		return model.Result{}, c.failed("clean", err)
 	}
 	defer c.release()
 	p := c.take(now)
@@ -46,10 +46,10 @@ func (c *Cleaner) cleanUntil(ctx context.Context, now time.Time) (model.Result, 
 		Looks: 1, Requests: res.Transactions, Seen: p.seen, Stale: p.stale, Deleted: p.del.deleted, Gone: p.del.gone,
 		Failed: p.del.failures.count, BytesSent: sentNow - sent, BytesReceived: receivedNow - received,
 	})
-	if err != nil && !errors.Is(err, errMoved) {
-		return res, fmt.Errorf("conntrack: clean: %w", err)
+	if errors.Is(err, errMoved) {
+		return res, nil
 	}
-	return res, nil
+	return res, c.failed("clean", err)
 }
 
 // traffic returns how many bytes have gone over the sockets.

@@ -47,7 +47,7 @@ func (s sysctls) read(name string) (int, error) {
 }
 
 func (s sysctls) write(name string, v int) error {
-	f, err := os.OpenFile(s.path(name), os.O_WRONLY, 0)
+	f, err := os.OpenFile(s.path(name), os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {
 		_, err = f.WriteString(strconv.Itoa(v))
 		err = errors.Join(err, f.Close())

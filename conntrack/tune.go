@@ -57,10 +57,7 @@ func (s Setting) String() string { return fmt.Sprintf("%s: %d -> %d", s.Name, s.
 // keep the others from it; the error tells of all of them. See [Tuning] for those of the whole host.
 func (c *Cleaner) Tune(ctx context.Context, t Tuning) ([]Setting, error) {
 	done, err := c.tune(ctx, t)
-	if err != nil {
-		return done, fmt.Errorf("conntrack: tune: %w", err)
-	}
-	return done, nil
+	return done, c.failed("tune", err)
 }
 
 func (c *Cleaner) tune(ctx context.Context, t Tuning) (done []Setting, err error) {

@@ -34,17 +34,14 @@ func (u Usage) String() string {
 // Usage asks the kernel how full the table is.
 func (c *Cleaner) Usage(ctx context.Context) (Usage, error) {
 	if err := c.acquire(ctx); err != nil {
-		return Usage{}, fmt.Errorf("conntrack: usage: %w", err)
+		return Usage{}, c.failed("usage", err)
 	}
 	defer c.release()
 	u, err := c.usage(ctx)
 	if err == nil {
 		err = c.losses(ctx, &u)
 	}
-	if err != nil {
-		return Usage{}, fmt.Errorf("conntrack: usage: %w", err)
-	}
-	return u, nil
+	return u, c.failed("usage", err)
 }
 
 // Attributes of linux/netfilter/nfnetlink_conntrack.h.
