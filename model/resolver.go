@@ -2,7 +2,6 @@ package model
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -447,7 +446,7 @@ func (r *Resolver) reportConflicts(d *Delta, next map[ServiceName]*Resolved) {
 		var errs []error
 		for _, f := range form.Service.Frontends {
 			if holder := r.ownerIn(d, form.Key(f)); holder != name && holder != "" {
-				errs = append(errs, fmt.Errorf("%s: %w by %q", form.Key(f), ErrConflict, string(holder)))
+				errs = append(errs, &ConflictError{Frontend: form.Key(f), Holder: holder})
 			}
 		}
 		if len(errs) > 0 {
