@@ -337,7 +337,7 @@ func (r *renderer) endpoints() {
 		if e.Local || r.node.Name == "" {
 			r.form.shared = append(r.form.shared, sharedKey{set: hairpin, addr: e.Addr.Addr()})
 		}
-		if e.Local && r.node.KeepClientAddress {
+		if e.Local && r.keepsClients() {
 			r.form.shared = append(r.form.shared, sharedKey{set: localEndpoints, addr: e.Addr.Addr()})
 		}
 		if r.cfg.DropInvalid {

@@ -262,9 +262,12 @@ func (r ruleset) markInternal() []rule {
 	return append(rules, r.masqueraded())
 }
 
+// keepsClients reports whether clients from outside are not masqueraded if their endpoint is on this node.
+func (r ruleset) keepsClients() bool { return r.node.KeepClientAddress && !r.node.MasqueradeAll }
+
 // markExternal decides about connections to external frontends and node ports with policy Cluster.
 func (r ruleset) markExternal() []rule {
-	if r.node.KeepClientAddress {
+	if r.keepsClients() {
 		return []rule{r.balanced(), r.masqueraded()}
 	}
 	return []rule{r.masqueraded()}
@@ -310,7 +313,7 @@ func (r ruleset) record() []rule {
 func (r ruleset) postrouting() []rule {
 	isBalanced, isMasqueraded := hasLabel(r.cfg.BalancedLabel), hasLabel(r.cfg.MasqueradeLabel)
 	var local []expression
-	if r.node.KeepClientAddress {
+	if r.keepsClients() {
 		local = r.in(localEndpoints)
 	}
 	return []rule{

@@ -41,7 +41,7 @@ func NewLab(tb testing.TB, node model.Node) World {
 			tb.Errorf("modeltest: close the lab: %v", err)
 		}
 	})
-	l := &labWorld{World: w}
+	l := &labWorld{World: w, own: cfg.Addrs}
 	for _, family := range model.Families {
 		if i := slices.IndexFunc(cfg.Addrs, func(a netip.Addr) bool { return model.FamilyOf(a) == family }); i >= 0 {
 			l.primary = append(l.primary, cfg.Addrs[i])
@@ -59,7 +59,7 @@ var labPods = []netip.Prefix{
 // A labWorld is a peers.World in the terms of this package.
 type labWorld struct {
 	*peers.World
-	primary []netip.Addr
+	own, primary []netip.Addr // the node's addresses
 }
 
 // NetNS is the descriptor of the node's namespace.
@@ -112,7 +112,8 @@ func (l *labWorld) query(p Packet) (peers.Query, error) {
 		}
 	case FromNode:
 		q.Link = ""
-		if slices.Contains(l.primary, p.From) {
+		// To an address of its own the kernel would choose that same address.
+		if slices.Contains(l.primary, p.From) && !slices.Contains(l.own, p.To.Addr()) {
 			q.Source = netip.AddrPortFrom(netip.Addr{}, p.FromPort)
 		}
 	case FromVIP:
