@@ -7,5 +7,9 @@ import (
 )
 
 func TestFakePassesTheSuite(t *testing.T) {
-	modeltest.Run(t, modeltest.FakeTarget())
+	modeltest.Run(t, targetUnderTest(t))
+}
+
+func TestFakePassesTheVectors(t *testing.T) {
+	modeltest.RunVectors(t, modeltest.FakeTarget())
 }

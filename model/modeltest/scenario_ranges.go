@@ -200,6 +200,7 @@ func masqueradeScenarios() []Scenario {
 			remotePod.to("172.20.1.1:80").reaches(m1...),
 			outside.to("172.20.1.1:80").reaches(m1...),
 			podAt("10.128.0.41").to("172.20.1.1:80").reaches(m1...),
+			vipAt("172.20.1.1").to("172.20.1.1:80").hidden(m1...).unless(DiffLoopedVIP),
 			pod.to("192.0.2.10:80").hidden(m1...),
 			outside.to("198.51.100.10:31001").hidden(m1...),
 			outside.to("192.0.2.11:80").reaches(local2),

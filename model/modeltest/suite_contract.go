@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,7 @@ var contractChecks = []check{
 	{"cancelled-before", cancelledBefore},
 	{"cancelled-in-flight", cancelledInFlight},
 	{"deadline", deadlinePassed},
+	{"node-that-makes-no-sense", badNode},
 	{"closed", closed},
 	{"probe", probe},
 	{"concurrent-use", concurrentUse},
@@ -322,6 +324,30 @@ func deadlinePassed(t *testing.T, h *harness) {
 	_, err := r.p.Sync(late, stateOf(StageNode(), web(epB)))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	r.sync(t, stateOf(StageNode(), web(epB)))
+	r.predicted(t, toWeb()...)
+}
+
+// A node that makes no sense is the caller's mistake as a whole: nothing is written.
+func badNode(t *testing.T, h *harness) {
+	r := h.rig(t, StageNode())
+	s := stateOf(StageNode(), web(epA))
+	r.sync(t, s)
+	before := r.snapshot(t)
+	for name, bad := range map[string]model.Node{
+		"address":   {Addrs: []netip.Addr{{}}},
+		"primary":   nodeWith(func(n *model.Node) { n.Primary = append(n.Primary, netip.Addr{}) }),
+		"detector":  nodeWith(func(n *model.Node) { n.Detector.Prefixes = append(n.Detector.Prefixes, netip.Prefix{}) }),
+		"interface": nodeWith(func(n *model.Node) { n.Detector.Interfaces = []string{"an interface; drop"} }),
+		"scope":     nodeWith(func(n *model.Node) { n.NodePorts.Prefixes = []netip.Prefix{{}} }),
+		"ranges":    nodeWith(func(n *model.Node) { n.ServiceRanges = append(n.ServiceRanges, netip.PrefixFrom(addr("10.0.0.0"), 33)) }),
+	} {
+		_, err := r.p.Apply(r.ctx, model.Diff{Node: &bad})
+		require.ErrorIs(t, err, model.ErrInvalid, name)
+		_, err = r.p.Sync(r.ctx, model.State{Node: bad})
+		require.ErrorIs(t, err, model.ErrInvalid, name)
+		require.Equal(t, before, r.snapshot(t), name)
+		r.sync(t, s)
+	}
 	r.predicted(t, toWeb()...)
 }
 

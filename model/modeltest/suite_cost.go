@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -13,6 +14,7 @@ var costChecks = []check{
 	{"endpoint-comes-and-goes", costOfEndpoint},
 	{"service-comes-and-goes", costOfService},
 	{"refused-service", costOfRefused},
+	{"any-of-many", anyOfMany},
 }
 
 // costs syncs n services and returns how many objects each of some changes writes.
@@ -102,4 +104,38 @@ func costOfRefused(t *testing.T, h *harness) {
 	res := r.apply(t, model.Diff{Changes: []model.Change{{Name: "bad", After: &model.Entry{Service: model.Service{Protocol: 9}}}}})
 	require.Zero(t, res.Written())
 	require.Equal(t, before, r.snapshot(t))
+}
+
+// Among 1,000 services with frontends of every kind, each is found: the first, the last and those between.
+func anyOfMany(t *testing.T, h *harness) {
+	const n = 1000
+	s := Big(n, 3, WithNodePorts, WithRanges)
+	r := h.rig(t, s.Node)
+	flows := func(i int) []flow {
+		fs := s.Services[BigName(i)].Frontends
+		port := netip.AddrPortFrom(s.Node.Primary[0], fs[1].Addr.Port())
+		return []flow{pod.to(fs[0].Addr.String()), outside.to(port.String()), outside.to(fs[2].Addr.String()), otherOutside.to(fs[2].Addr.String())}
+	}
+	r.sync(t, s)
+	picked := []int{0, 1, 15, 16, 17, 254, 255, 256, 257, 511, 777, n - 2, n - 1}
+	for _, i := range picked {
+		r.predicted(t, flows(i)...)
+	}
+	// Half of them go, in no order that an address tree would like.
+	half := Big(n, 3, WithNodePorts, WithRanges)
+	for i := range n {
+		if i%3 != 1 {
+			delete(half.Services, BigName(i))
+			delete(half.Endpoints, BigName(i))
+		}
+	}
+	r.to(t, s, half)
+	for _, i := range picked {
+		r.predicted(t, flows(i)...)
+	}
+	r.to(t, half, s)
+	for _, i := range picked {
+		r.predicted(t, flows(i)...)
+	}
+	require.NoError(t, r.p.Check(r.ctx))
 }

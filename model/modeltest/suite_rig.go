@@ -138,7 +138,12 @@ func (r *rig) predicted(t *testing.T, flows ...flow) {
 		if r.differsOn(f.p, want, forms) {
 			continue
 		}
-		r.meets(t, Expectation{Packet: f.p, Want: want})
+		r.prepare(t, model.State{Node: r.node}, f.p)
+		if err := r.try(Expectation{Packet: f.p, Want: want}); err != nil {
+			o := oracle{node: r.node, services: forms, p: f.p, family: model.FamilyOf(f.p.To.Addr())}
+			svc, front, _ := o.frontend()
+			t.Fatalf("%s: %v\nfrontend: %v of service: %+v\nnode: %+v", f.p.Name, err, front, svc, r.node)
+		}
 	}
 }
 
