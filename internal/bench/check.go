@@ -15,7 +15,8 @@ type bar struct {
 	what string
 	// ratio computes it from the reports of the runs that it needs.
 	ratio func(r map[string]*report) float64
-	most  float64
+	// most is what is allowed; 0: the ratio is told for information.
+	most float64
 }
 
 // noise is how much two figures that shall be the same may differ.
@@ -49,6 +50,9 @@ func checks() map[string]check {
 		bars: []bar{
 			{"10,000 × 10: first sync / floor",
 				func(r map[string]*report) float64 { return r["big"].SyncSeconds / r["big"].FloorSeconds }, 1.5},
+			// What wall time is worth where others use the machine too.
+			{"10,000 × 10: first sync / floor, CPU time",
+				func(r map[string]*report) float64 { return r["big"].SyncCPUSeconds / r["big"].floorCPUSeconds }, 0},
 			{"10,000 × 10: endpoint added / floor",
 				func(r map[string]*report) float64 {
 					return r["big"].ApplyMicroseconds / r["big"].ApplyFloorMicroseconds
@@ -112,11 +116,14 @@ func judge(bars []bar, reports map[string]*report, out io.Writer) error {
 	var missed error
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, b := range bars {
-		ratio, verdict := b.ratio(reports), "ok"
-		if !(ratio <= b.most) {
+		ratio, allowed, verdict := b.ratio(reports), fmt.Sprintf("at most %.2f", b.most), "ok"
+		switch {
+		case b.most == 0:
+			allowed, verdict = "", "for information"
+		case !(ratio <= b.most): // so is what is no number
 			verdict, missed = "MISSED", errMissed
 		}
-		fmt.Fprintf(table, "%s\t%.2f\tat most %.2f\t%s\n", b.what, ratio, b.most, verdict)
+		fmt.Fprintf(table, "%s\t%.2f\t%s\t%s\n", b.what, ratio, allowed, verdict)
 	}
 	return errors.Join(table.Flush(), missed)
 }

@@ -16,7 +16,8 @@ import (
 
 // samples are what the repetitions of one run took.
 type samples struct {
-	sync, syncCPU, floor, restart, cleanup []time.Duration
+	sync, syncCPU, floor, floorCPU         []time.Duration
+	restart, cleanup                       []time.Duration
 	apply, applyFloor, remove, removeFloor []time.Duration
 	objects, removeTransactions            int
 }
@@ -46,6 +47,7 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 		CleanupSeconds:          seconds(median(s.cleanup)),
 		PeakRSSBytes:            peak,
 		Objects:                 s.objects,
+		floorCPUSeconds:         seconds(median(s.floorCPU)),
 		removeTransactions:      s.removeTransactions,
 	}
 	if cfg.connect > 0 {
@@ -143,7 +145,8 @@ func (p *pair) repetition(ctx context.Context, cfg config, dump string, s *sampl
 		return fmt.Errorf("first sync: %w", err)
 	}
 	first.programmer.Close()
-	s.sync, s.syncCPU, s.floor = append(s.sync, first.took), append(s.syncCPU, first.cpu), append(s.floor, first.floor)
+	s.sync, s.syncCPU = append(s.sync, first.took), append(s.syncCPU, first.cpu)
+	s.floor, s.floorCPU = append(s.floor, first.floor), append(s.floorCPU, first.floorCPU)
 	s.objects = first.result.Written()
 
 	again, err := p.sync(ctx, want, "")
@@ -174,9 +177,10 @@ func (p *pair) repetition(ctx context.Context, cfg config, dump string, s *sampl
 
 // A synced is what one Sync took.
 type synced struct {
-	programmer       model.Programmer
-	result           model.Result
-	took, cpu, floor time.Duration
+	programmer      model.Programmer
+	result          model.Result
+	took, cpu       time.Duration
+	floor, floorCPU time.Duration
 }
 
 // sync makes a new Programmer, measures its Sync, and sends the same to the twin. Memory that the measurement before
@@ -198,9 +202,11 @@ func (p *pair) sync(ctx context.Context, want model.State, dump string) (out syn
 		err = writeDump(dump, pieces)
 	}
 	runtime.GC()
+	cpu = cpuTime()
 	if err == nil {
 		out.floor, err = send(p.floor, pieces)
 	}
+	out.floorCPU = cpuTime() - cpu
 	return out, err
 }
 

@@ -28,7 +28,8 @@ type report struct {
 
 	*connectReport
 
-	// removeTransactions is the most that one removal took. A bar speaks of it.
+	// floorCPUSeconds is the CPU time of the floor, removeTransactions the most that one removal took: -check tells them.
+	floorCPUSeconds    float64
 	removeTransactions int
 }
 
