@@ -77,8 +77,7 @@ var vectorDifferences = [...]VectorDifference{{
 	Why: "Flows to a node port are told by the node's address and the port, where the vectors look at the port alone:" +
 		" those to other hosts are never touched, and those to the node need not be spared for their sake.",
 	flow: func(c ConntrackCase, f ConntrackFlow) bool {
-		toNode := slices.Contains(c.After.Node.Addrs, f.To.Addr())
-		return c.isNodePort(f) && c.isStale(f) != f.Forgotten && (toNode || f.Forgotten)
+		return c.isNodePort(f) && c.isStale(f) != f.Forgotten
 	},
 }, {
 	ID: DiffOtherPorts,

@@ -39,7 +39,7 @@ type VectorPacket struct {
 	// Wait is how long to wait before the packet.
 	Wait time.Duration
 
-	// raw is the packet as the vectors have it. Of a mirrored one, it is the original, and of says how that came about.
+	// raw is the packet as the vectors have it, unmirrored.
 	raw packetJSON
 	// other are the answers of other backends, as far as they are not Want.
 	other map[string]otherAnswer

@@ -58,7 +58,7 @@ func (r *vectorRun) at(t *testing.T, node model.Node) *vectorPlace {
 	if p := r.places[key]; p != nil {
 		return p
 	}
-	const patience = 10 * time.Minute
+	const patience = 30 * time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	r.root.Cleanup(cancel)
 	newWorld := r.target.NewWorld

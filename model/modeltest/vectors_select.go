@@ -1,7 +1,6 @@
 package modeltest
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"testing"
@@ -67,6 +66,6 @@ func addrsOf(eps []model.Endpoint) []netip.AddrPort {
 
 func sorted(in []netip.AddrPort) []netip.AddrPort {
 	out := append([]netip.AddrPort{}, in...)
-	slices.SortFunc(out, func(a, b netip.AddrPort) int { return cmp.Or(a.Compare(b), 0) })
+	slices.SortFunc(out, netip.AddrPort.Compare)
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -116,7 +117,7 @@ func (w *World) build(cfg Config) (err error) {
 	}
 	primary := map[bool]netip.Addr{}
 	for _, a := range cfg.Addrs {
-		if err := w.ns.AddAddr(Uplink, a); err != nil {
+		if err := w.AddAddr(a); err != nil {
 			return err
 		}
 		if _, ok := primary[a.Is6()]; !ok {
@@ -191,8 +192,27 @@ func (w *World) route(p netip.Prefix, name string, source netip.Addr) error {
 // NetNS is the node's namespace. It is the World's own.
 func (w *World) NetNS() *lab.NetNS { return w.ns }
 
-// AddAddr gives the node one more address.
-func (w *World) AddAddr(a netip.Addr) error { return w.ns.AddAddr(Uplink, a) }
+// AddAddr gives the node one more address, and returns when it has it.
+func (w *World) AddAddr(a netip.Addr) error {
+	if err := w.ns.AddAddr(Uplink, a); err != nil {
+		return err
+	}
+	// The route that makes an IPv6 address local comes from a work queue of the kernel (addrconf_dad_work).
+	const patience = 10 * time.Second
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		h, err := w.ns.Netlink()
+		if err != nil {
+			return err
+		}
+		routes, err := h.RouteGet(a.AsSlice())
+		switch {
+		case err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("the node does not get its address %s: %v after %v", a, err, patience)
+		}
+	}
+}
 
 // DelAddr takes an address of the node away.
 func (w *World) DelAddr(a netip.Addr) error { return w.ns.DelAddr(Uplink, a) }
