@@ -1,0 +1,268 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/model"
+)
+
+// A balancer writes the chains that spread connections over the endpoints of one service.
+type balancer struct {
+	env     *env
+	service *model.Resolved
+	kind    byte // of the chains below the first
+
+	// target returns the rest of the rule that sends a connection to an endpoint.
+	target func(*model.Endpoint) string
+	// chains are those that were written.
+	chains []chain
+}
+
+// fill appends to a chain the rules that send each connection that comes through to one of the endpoints.
+func (b *balancer) fill(c *chain, eps []model.Endpoint) {
+	b.remembered(c, eps)
+	if len(eps) == 1 {
+		b.add(c, "", &eps[0])
+		return
+	}
+	switch b.service.Service.Balance {
+	case model.RoundRobin:
+		b.turns(c, "", slotsOf(eps, maxTurns))
+	case model.SourceHash:
+		b.hash(c, eps)
+	case model.Maglev:
+		b.maglev(c, eps)
+	default:
+		b.chance(c, "", inHashOrder(eps))
+	}
+}
+
+// remembered appends the rules that send a client back to the endpoint that it had before.
+func (b *balancer) remembered(c *chain, eps []model.Endpoint) {
+	if b.service.Service.Affinity == 0 {
+		return
+	}
+	seconds := affinitySeconds(b.service.Service.Affinity)
+	for i := range eps {
+		again := matchRecent(b.env.family, b.list(&eps[i]), seconds)
+		c.add(b.service.Name, matchProto(b.service.Service.Protocol), again, b.target(&eps[i]))
+	}
+}
+
+// list names the list of clients of an endpoint.
+func (b *balancer) list(e *model.Endpoint) string {
+	return b.env.names.recent(b.service.Name, b.service.Service.Protocol.String()+" "+e.Addr.String(), b.service.Service.Affinity.String())
+}
+
+// affinitySeconds writes a timeout for xt_recent, which counts in whole seconds and multiplies them with the kernel's
+// tick rate in 32 bits; empty for those that are too long for that and are never forgotten for their age.
+func affinitySeconds(d time.Duration) string {
+	const longest = math.MaxUint32 / 1000 // seconds, with the fastest tick that a kernel may be built with
+	s := (d + time.Second - 1) / time.Second
+	if s > longest {
+		return ""
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// add appends the rule that sends what matches to an endpoint.
+func (b *balancer) add(c *chain, match string, e *model.Endpoint) {
+	remember := ""
+	if b.service.Service.Affinity > 0 {
+		remember = matchRemember(b.env.family, b.list(e))
+	}
+	c.add(b.service.Name, matchProto(b.service.Service.Protocol), match, remember, b.target(e))
+}
+
+// sub returns a chain below the first one, told apart by path, for its rules to be appended.
+func (b *balancer) sub(path string) *chain {
+	return &chain{table: nat, name: b.env.names.hashed(b.kind, b.env.family.String(), string(b.service.Name), path)}
+}
+
+func (b *balancer) done(c *chain) { b.chains = append(b.chains, *c) }
+
+// A hashed endpoint has its place in a tree by a hash of its address and port, so that it stays there when others come
+// and go.
+type hashed struct {
+	*model.Endpoint
+	hash string // digits
+}
+
+func inHashOrder(eps []model.Endpoint) []hashed {
+	out := make([]hashed, len(eps))
+	for i := range eps {
+		sum := fnv64(eps[i].Addr.String())
+		digits := make([]byte, 64/digitBits)
+		for d := range digits {
+			digits[d] = byte(sum>>(64-digitBits*(d+1))) & (fanOut - 1)
+		}
+		out[i] = hashed{&eps[i], string(digits)}
+	}
+	slices.SortFunc(out, func(a, b hashed) int {
+		if c := strings.Compare(a.hash, b.hash); c != 0 {
+			return c
+		}
+		return a.Addr.Compare(b.Addr)
+	})
+	return out
+}
+
+// chance spreads at random, in proportion to the weights: a rule for each endpoint, matching with the share that it has
+// of what the rules before it left. Many are split by their hashes, so that a change rewrites the chains on one path.
+func (b *balancer) chance(c *chain, path string, eps []hashed) {
+	left := uint64(0)
+	for _, e := range eps {
+		left += uint64(e.Weight)
+	}
+	if len(eps) <= leafSize || len(path) == 64/digitBits {
+		for _, e := range eps {
+			b.add(c, matchChance(uint64(e.Weight), left), e.Endpoint)
+			left -= uint64(e.Weight)
+		}
+		return
+	}
+	for len(eps) > 0 {
+		end, weight := 0, uint64(0)
+		for end < len(eps) && eps[end].hash[len(path)] == eps[0].hash[len(path)] {
+			weight += uint64(eps[end].Weight)
+			end++
+		}
+		match := matchChance(weight, left)
+		if end == 1 {
+			b.add(c, match, eps[0].Endpoint)
+		} else {
+			below := path + eps[0].hash[len(path):len(path)+1]
+			sub := b.sub(below)
+			b.chance(sub, below, eps[:end])
+			b.done(sub)
+			c.add(b.service.Name, match, goTo(sub.name))
+		}
+		left -= weight
+		eps = eps[end:]
+	}
+}
+
+// turns spreads in turn: the first rule takes every nth connection, the second every (n-1)th of the others, and so on.
+// Of many, as many as the number of chains does not divide have rules here, and each chain takes an equal share of
+// the rest; so in n connections each slot has its turn once.
+func (b *balancer) turns(c *chain, path string, slots []*model.Endpoint) {
+	if len(slots) <= leafSize {
+		for i, e := range slots {
+			b.add(c, matchTurn(len(slots)-i), e)
+		}
+		return
+	}
+	for len(slots)%fanOut != 0 {
+		b.add(c, matchTurn(len(slots)), slots[0])
+		slots = slots[1:]
+	}
+	share := len(slots) / fanOut
+	for i := range fanOut {
+		below := path + strconv.Itoa(i)
+		sub := b.sub(below)
+		// Neighbours go to different chains, which are visited in turn.
+		mine := make([]*model.Endpoint, share)
+		for j := range mine {
+			mine[j] = slots[j*fanOut+i]
+		}
+		b.turns(sub, below, mine)
+		b.done(sub)
+		c.add(b.service.Name, matchTurn(fanOut-i), goTo(sub.name))
+	}
+}
+
+// maxTurns is how many turns a round has at most, or as many as there are endpoints.
+const maxTurns = 1000
+
+// slotsOf gives each endpoint slots in proportion to its weight, at least one each, spread evenly over the round. Weights
+// are divided by their common divisor, and rounded where the round would be longer than limit.
+func slotsOf(eps []model.Endpoint, limit int) []*model.Endpoint {
+	counts, total := shares(eps, limit)
+	slots := make([]*model.Endpoint, 0, total)
+	if total == len(eps) {
+		for i := range eps {
+			slots = append(slots, &eps[i])
+		}
+		return slots
+	}
+	credit := make([]int, len(eps))
+	for range total {
+		best := 0
+		for i := range eps {
+			credit[i] += counts[i]
+			if credit[i] > credit[best] {
+				best = i
+			}
+		}
+		credit[best] -= total
+		slots = append(slots, &eps[best])
+	}
+	return slots
+}
+
+// shares reduces weights to small numbers: divided by their common divisor and, where their sum would exceed the limit,
+// scaled down and rounded, at least to one.
+func shares(eps []model.Endpoint, limit int) (counts []int, total int) {
+	divisor := 0
+	for i := range eps {
+		divisor = gcd(int(eps[i].Weight), divisor)
+	}
+	sum := 0
+	for i := range eps {
+		sum += int(eps[i].Weight) / divisor
+	}
+	counts = make([]int, len(eps))
+	for i := range eps {
+		counts[i] = int(eps[i].Weight) / divisor
+		if sum > limit {
+			counts[i] = max(1, counts[i]*limit/sum)
+		}
+		total += counts[i]
+	}
+	return counts, total
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// fnv64 is the hash FNV-1a, finished so that its first bits depend on the whole text.
+func fnv64(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+// checkBalance says why a service that the FeatureSet allows cannot be balanced all the same.
+func checkBalance(s model.Service, eps []model.Endpoint) error {
+	if s.Balance != model.Maglev {
+		return nil
+	}
+	for _, f := range model.Families {
+		var own []model.Endpoint
+		for _, e := range eps {
+			if e.Addr.IsValid() && model.FamilyOf(e.Addr.Addr().Unmap()) == f && e.State != model.NotReady {
+				e.Weight = max(e.Weight, 1)
+				own = append(own, e)
+			}
+		}
+		if _, total := shares(own, math.MaxInt32); total*slotsPerShare > maxSlots {
+			return fmt.Errorf("maglev over endpoints of a reduced total weight of %d, more than %d: %w", total, maxSlots/slotsPerShare, model.ErrNotSupported)
+		}
+	}
+	return nil
+}

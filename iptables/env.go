@@ -1,0 +1,153 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/headgate/headgate/model"
+)
+
+// settings are those of the Config that rules depend on.
+type settings struct {
+	mark             bit
+	label            uint8
+	rejectOtherPorts bool
+	dropInvalid      bool
+	hashSeed         uint32
+}
+
+// features are what the kernel and the tools of one family can do, as far as rules depend on it.
+type features struct {
+	randomFully bool // MASQUERADE --random-fully
+	label       bool // xt_connlabel
+	program     bool // xt_bpf
+}
+
+// env is what the rules of one family depend on besides the services. It is made once for a node and never changes.
+type env struct {
+	family   model.Family
+	names    names
+	settings settings
+	features features
+
+	// internal are matches of which any one recognises an internal source.
+	internal []string
+	// detects says that there may be internal sources at all.
+	detects bool
+	// masqueradeAll and keepClient are those of the Node; the former overrules the latter.
+	masqueradeAll, keepClient bool
+	// primary is the node's main address of the family, if it has one.
+	primary netip.Addr
+	// scope are matches of which any one recognises an address with node ports, among those of the node.
+	scope []string
+	// loopback says that node ports answer on loopback addresses too.
+	loopback bool
+	// ranges are those that virtual addresses are taken from.
+	ranges []netip.Prefix
+	// warnings are about what the node says and the rules cannot.
+	warnings []string
+}
+
+var loopback = [...]netip.Prefix{model.IPv4: netip.MustParsePrefix("127.0.0.0/8"), model.IPv6: netip.MustParsePrefix("::1/128")}
+
+// newEnv makes the env of a node. routable says that packets from loopback addresses may leave the node
+// (net.ipv4.conf.all.route_localnet), without which loopback node ports cannot be.
+func newEnv(f model.Family, n names, s settings, feat features, node model.Node, routable bool) *env {
+	e := &env{family: f, names: n, settings: s, features: feat, masqueradeAll: node.MasqueradeAll}
+	e.keepClient = node.KeepClientAddress && !node.MasqueradeAll
+	e.detects = node.Detector.Detects(f)
+	for _, p := range prefixesOf(f, node.Detector.Prefixes) {
+		e.internal = append(e.internal, matchSrc(p))
+	}
+	for _, p := range node.Detector.Interfaces {
+		match, ok := matchInterface(p)
+		if !ok {
+			e.warnings = append(e.warnings, "iptables cannot match interfaces whose name begins with "+strconv.Quote(p)+": what comes in there is not internal")
+			continue
+		}
+		e.internal = append(e.internal, match)
+	}
+	for _, a := range node.Primary {
+		if model.FamilyOf(a) == f && !e.primary.IsValid() {
+			e.primary = a
+		}
+	}
+	e.ranges = prefixesOf(f, node.ServiceRanges)
+	e.setScope(node)
+	e.loopback = f == model.IPv4 && node.NodePorts.Loopback && routable
+	if f == model.IPv4 && node.NodePorts.Loopback && !routable {
+		e.warnings = append(e.warnings, "node ports do not answer on loopback: net.ipv4.conf.all.route_localnet is not set")
+	}
+	return e
+}
+
+// setScope turns the scope of node ports into matches. Loopback addresses were sorted out before.
+func (e *env) setScope(node model.Node) {
+	prefixes, limited := node.NodePortPrefixes(e.family)
+	if !limited {
+		e.scope = []string{""}
+		return
+	}
+	for _, p := range prefixesOf(e.family, prefixes) {
+		e.scope = append(e.scope, matchDst(p))
+	}
+}
+
+// prefixesOf returns the prefixes of a family in normal form: masked, disjoint, sorted.
+func prefixesOf(f model.Family, prefixes []netip.Prefix) []netip.Prefix {
+	var own []netip.Prefix
+	for _, p := range prefixes {
+		if model.FamilyOf(p.Addr()) == f {
+			own = append(own, p)
+		}
+	}
+	return model.MergePrefixes(own)
+}
+
+// refusesOtherPorts reports whether new connections to an internal address are rejected on ports without a service. In
+// the ranges that virtual addresses are taken from nothing else can be meant.
+func (e *env) refusesOtherPorts(a netip.Addr) bool {
+	return e.settings.rejectOtherPorts || e.inRanges(a)
+}
+
+// inRanges reports whether an address is in the ranges that virtual addresses are taken from.
+func (e *env) inRanges(a netip.Addr) bool {
+	return slices.ContainsFunc(e.ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// sameServices reports whether every service has the same rules in both.
+func (e *env) sameServices(o *env) bool {
+	return slices.Equal(e.internal, o.internal) && e.keepClient == o.keepClient && e.primary == o.primary &&
+		slices.Equal(e.ranges, o.ranges) && e.features == o.features && e.settings == o.settings
+}
+
+// remember returns the match that labels the connection as balanced by us, and balanced the one that finds the label
+// again. Where the kernel has no labels, every connection whose destination was translated counts.
+func (e *env) remember() string {
+	if !e.features.label {
+		return ""
+	}
+	return "-m connlabel --label " + e.label() + " --set"
+}
+
+func (e *env) balanced() string {
+	if !e.features.label {
+		return stateTranslated
+	}
+	return "-m connlabel --label " + e.label()
+}
+
+func (e *env) notBalanced() string {
+	if !e.features.label {
+		return "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
+	}
+	return "-m connlabel ! --label " + e.label()
+}
+
+func (e *env) masquerade() string {
+	if e.features.randomFully {
+		return "-j MASQUERADE --random-fully"
+	}
+	return "-j MASQUERADE"
+}

@@ -1,0 +1,405 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/headgate/headgate/model"
+)
+
+// pieces are all rules that one service has in one family: chains of its own, and entries of the trees.
+type pieces struct {
+	chains []chain
+	// entries go to the trees; in others and endpoints several services may share one.
+	entries [numTrees][]entry
+}
+
+// The trees of a family.
+const (
+	byAddress     = iota // nat: explicit frontends
+	byPort               // nat: node ports
+	wallByAddress        // filter: explicit frontends that are rejected, dropped or restricted
+	wallByPort           // filter: node ports likewise
+	others               // filter: internal addresses, for their other ports
+	exempt               // filter: external addresses in the ranges that virtual addresses are taken from
+	hairpin              // nat: addresses of endpoints, for those who reach themselves
+	invalid              // filter: addresses of endpoints, for packets that connection tracking finds invalid
+	numTrees
+)
+
+// A writer writes the pieces of one service.
+//
+//	nat     tree ─┬─ restricted? ── F ─┐
+//	              └────────────────────┴─ I or E ─ marks ─┬─ S cluster ─ DNAT
+//	                                                      └─ L local ─── DNAT
+//	filter  tree ─── restricted? ── W ─── REJECT or DROP
+type writer struct {
+	*env
+	r   *model.Resolved
+	sel model.Selection
+	out *pieces
+	// users counts how many chains lead to each balancing chain. One with a single user is written into that one.
+	users map[byte]int
+}
+
+// pieces returns all rules of a service.
+func (e *env) pieces(r *model.Resolved) *pieces {
+	out := &pieces{}
+	if r == nil {
+		return out
+	}
+	w := &writer{env: e, r: r, sel: r.Selections[e.family], out: out, users: map[byte]int{}}
+	var internal, external bool
+	for _, f := range r.Frontends {
+		if f.Family() == e.family {
+			internal = internal || f.Kind == model.Internal
+			external = external || f.Kind != model.Internal
+		}
+	}
+	if !internal && !external {
+		return out
+	}
+	w.count(internal, external)
+	if internal {
+		w.internalEntry()
+	}
+	if external {
+		w.externalEntry()
+	}
+	w.shared()
+	for _, f := range r.Frontends {
+		if f.Family() == e.family {
+			w.frontend(f)
+		}
+	}
+	w.endpoints()
+	return out
+}
+
+// balances reports whether an entry for frontends of the kind exists: whether anybody at all gets to an endpoint.
+func (w *writer) balances(kind model.FrontendKind) bool {
+	verdict, _ := w.sel.Serving(w.r.Service.Policy(kind))
+	return verdict == model.Balanced || kind != model.Internal && len(w.sel.Cluster) > 0
+}
+
+// clusterKind is the balancing chain of external frontends with the policy Cluster.
+func (w *writer) clusterKind() byte {
+	if w.keepClient && slices.ContainsFunc(w.sel.Cluster, func(e model.Endpoint) bool { return e.Local }) {
+		return kindKeep
+	}
+	return kindCluster
+}
+
+func (w *writer) count(internal, external bool) {
+	if internal && w.balances(model.Internal) {
+		w.users[w.policyKind(w.r.Service.InternalTraffic)]++
+	}
+	switch {
+	case !external || !w.balances(model.External):
+	case w.r.Service.ExternalTraffic == model.Cluster:
+		w.users[w.clusterKind()]++
+	default:
+		w.users[kindCluster] += 2 // each short cut is a rule that leads there
+		w.users[kindLocal]++
+	}
+}
+
+func (w *writer) policyKind(p model.TrafficPolicy) byte {
+	if p == model.Local {
+		return kindLocal
+	}
+	return kindCluster
+}
+
+func (w *writer) chainName(kind byte, parts ...string) string {
+	return w.names.hashed(kind, append([]string{w.family.String(), string(w.r.Name)}, parts...)...)
+}
+
+func (w *writer) chain(kind byte) *chain { return &chain{table: nat, name: w.chainName(kind)} }
+
+func (w *writer) keep(c *chain) { w.out.chains = append(w.out.chains, *c) }
+
+// internalEntry writes the chain of all internal frontends.
+func (w *writer) internalEntry() {
+	if !w.balances(model.Internal) {
+		return
+	}
+	c := w.chain(kindInternal)
+	c.add(w.r.Name, jumpTo(w.names.fixed(chainInternal)))
+	w.balance(c, w.policyKind(w.r.Service.InternalTraffic))
+	w.keep(c)
+}
+
+// externalEntry writes the chain of all external frontends and node ports. With the policy Local there are short cuts:
+// internal sources and the node itself are served by the whole cluster, the latter masqueraded.
+func (w *writer) externalEntry() {
+	if !w.balances(model.External) {
+		return
+	}
+	c := w.chain(kindExternal)
+	if w.r.Service.ExternalTraffic == model.Cluster {
+		c.add(w.r.Name, jumpTo(w.names.fixed(chainExternal)))
+		w.balance(c, w.clusterKind())
+		w.keep(c)
+		return
+	}
+	cluster := goTo(w.chainName(kindCluster))
+	for _, match := range w.internal {
+		c.add(w.r.Name, match, cluster)
+	}
+	c.add(w.r.Name, fromNode, w.settings.mark.set())
+	c.add(w.r.Name, fromNode, cluster)
+	if len(w.sel.Local) > 0 {
+		if remember := w.remember(); remember != "" && w.users[kindLocal] == 1 {
+			c.add(w.r.Name, remember)
+		}
+		w.balance(c, kindLocal)
+	} else {
+		c.add(w.r.Name, targetAccept) // as in frontend
+	}
+	w.keep(c)
+}
+
+// balance appends what spreads over the endpoints of a kind: the rules themselves, or the way to them.
+func (w *writer) balance(c *chain, kind byte) {
+	if w.users[kind] == 1 {
+		w.fill(c, kind)
+		return
+	}
+	c.add(w.r.Name, goTo(w.chainName(kind)))
+}
+
+func (w *writer) fill(c *chain, kind byte) {
+	eps := w.sel.Cluster
+	if kind == kindLocal {
+		eps = w.sel.Local
+	}
+	b := &balancer{env: w.env, service: w.r, kind: kind, target: func(e *model.Endpoint) string { return targetEndpoint(e.Addr) }}
+	if kind == kindKeep {
+		b.target = w.keptTarget
+		w.kept()
+	}
+	b.fill(c, eps)
+	w.out.chains = append(w.out.chains, b.chains...)
+}
+
+// shared writes the balancing chains that several entries lead to.
+func (w *writer) shared() {
+	for _, kind := range []byte{kindCluster, kindKeep, kindLocal} {
+		if w.users[kind] < 2 || kind == kindLocal && len(w.sel.Local) == 0 {
+			continue
+		}
+		c := w.chain(kind)
+		if remember := w.remember(); remember != "" {
+			c.add(w.r.Name, remember)
+		}
+		w.fill(c, kind)
+		w.keep(c)
+	}
+}
+
+// kept writes a chain for each endpoint on this node that shall see who connects: it takes the mark back. The node's own
+// connections keep it, since their source may be a virtual or a loopback address.
+func (w *writer) kept() {
+	for i := range w.sel.Cluster {
+		if e := &w.sel.Cluster[i]; e.Local {
+			c := &chain{table: nat, name: w.chainName(kindKept, e.Addr.String())}
+			c.add(w.r.Name, notFromNode, w.settings.mark.clear())
+			c.add(w.r.Name, matchProto(w.r.Service.Protocol), targetEndpoint(e.Addr))
+			w.keep(c)
+		}
+	}
+}
+
+func (w *writer) keptTarget(e *model.Endpoint) string {
+	if e.Local {
+		return goTo(w.chainName(kindKept, e.Addr.String()))
+	}
+	return targetEndpoint(e.Addr)
+}
+
+// frontend writes the entries of one frontend.
+//
+// Where nobody is balanced the entry in the nat table accepts, which ends the table: the address is taken, and no node
+// port with the same number may have the packet. The filter table rejects or drops it then.
+func (w *writer) frontend(f model.Frontend) {
+	say := comment(string(w.r.Name))
+	target := targetAccept
+	switch {
+	case !w.balances(f.Kind):
+	case f.Kind == model.Internal:
+		target = goTo(w.chainName(kindInternal))
+	default:
+		target = goTo(w.chainName(kindExternal))
+	}
+	sources := w.sources(f)
+	if len(sources) > 0 && target != targetAccept {
+		c := &chain{table: nat, name: w.chainName(kindSources, f.Addr.String())}
+		w.fromSources(c, sources, target)
+		c.add(w.r.Name, targetAccept)
+		w.keep(c)
+		target = goTo(c.name)
+	}
+	wall := w.wall(f, sources)
+	if f.Kind == model.NodePort {
+		if target != targetAccept {
+			w.entry(byPort, f, words(say, target))
+		}
+		if wall != "" {
+			w.entry(wallByPort, f, words(say, wall))
+		}
+		return
+	}
+	w.entry(byAddress, f, words(say, target))
+	if wall != "" {
+		w.entry(wallByAddress, f, words(say, wall))
+	}
+	switch addr := f.Addr.Addr(); {
+	case f.Kind == model.Internal && w.refusesOtherPorts(addr):
+		w.entry(others, f, goTo(w.names.fixed(chainOthers)))
+	case f.Kind == model.External && w.inRanges(addr):
+		w.entry(exempt, f, targetReturn)
+	}
+}
+
+func (w *writer) entry(tree int, f model.Frontend, rest string) {
+	e := entry{key: w.layout(tree).key(f.Addr, w.r.Service.Protocol), rest: rest, owner: w.r.Name}
+	if shared(tree) {
+		e.owner = ""
+	}
+	w.out.entries[tree] = append(w.out.entries[tree], e)
+}
+
+// sources returns who may come in by a frontend; nobody in the list means everybody. If that includes the node's main
+// address, it includes the service's external addresses, from which packets come that were sent to oneself.
+func (w *writer) sources(f model.Frontend) []netip.Prefix {
+	if !f.Restricted() || !slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Contains(w.primary) }) {
+		return f.SourceRanges
+	}
+	all := slices.Clone(f.SourceRanges)
+	for _, o := range w.r.Frontends {
+		if o.Kind == model.External && o.Family() == w.family {
+			all = append(all, netip.PrefixFrom(o.Addr.Addr(), o.Addr.Addr().BitLen()))
+		}
+	}
+	return model.MergePrefixes(all)
+}
+
+// fromSources appends rules that lead packets from one of the sources to a target that does not come back.
+func (w *writer) fromSources(c *chain, sources []netip.Prefix, target string) {
+	if len(sources) <= leafSize {
+		for _, p := range sources {
+			c.add(w.r.Name, matchSrc(p), target)
+		}
+		return
+	}
+	d := dispatch{names: w.names, layout: layout{family: w.family, addr: "-s "}, table: c.table, kind: c.name[len(w.names.prefix)+1], base: c.name}
+	var entries []entry
+	for _, p := range sources {
+		for _, key := range d.layout.prefixKeys(p) {
+			entries = append(entries, entry{key: key, rest: target, owner: w.r.Name})
+		}
+	}
+	t := tree{build(entries)}
+	c.add(w.r.Name, d.enter(t))
+	w.out.chains = append(w.out.chains, d.chains(t)...)
+}
+
+// wall returns what the filter table does with new packets to a frontend that were not translated; empty for nothing.
+func (w *writer) wall(f model.Frontend, sources []netip.Prefix) string {
+	verdict, _ := w.sel.Serving(w.r.Service.Policy(f.Kind))
+	within := "" // for those who may come in
+	switch {
+	case verdict == model.Rejected:
+		within = targetRefuseProto(w.family, w.r.Service.Protocol)
+	case verdict == model.Dropped && f.Kind == model.Internal:
+		within = targetDrop
+	case verdict == model.Dropped:
+		within = goTo(w.names.fixed(chainOutside))
+	case w.translatesToItself(f):
+		within = targetReturn
+	}
+	if len(sources) == 0 {
+		if within == targetReturn {
+			return ""
+		}
+		return within
+	}
+	if within == "" || within == targetDrop {
+		return targetDrop
+	}
+	c := &chain{table: filter, name: w.chainName(kindWall, f.Addr.String())}
+	w.wallSources(c, sources, within)
+	c.add(w.r.Name, targetDrop)
+	w.keep(c)
+	return goTo(c.name)
+}
+
+// wallSources is fromSources for targets that may come back: those stay a list.
+func (w *writer) wallSources(c *chain, sources []netip.Prefix, within string) {
+	if within != targetReturn && within != goTo(w.names.fixed(chainOutside)) {
+		w.fromSources(c, sources, words(matchProtoIf(within, w.r.Service.Protocol), within))
+		return
+	}
+	for _, p := range sources {
+		c.add(w.r.Name, matchSrc(p), within)
+	}
+}
+
+// matchProtoIf matches the protocol where the target demands that the rule does.
+func matchProtoIf(target string, p model.Protocol) string {
+	if target == targetReset {
+		return matchProto(p)
+	}
+	return ""
+}
+
+// translatesToItself reports whether an endpoint has the address and port of the frontend, so that its connections look
+// untranslated.
+func (w *writer) translatesToItself(f model.Frontend) bool {
+	for _, eps := range [][]model.Endpoint{w.sel.Cluster, w.sel.Local} {
+		for i := range eps {
+			if eps[i].Addr == f.Addr || f.Kind == model.NodePort && eps[i].Addr.Port() == f.Addr.Port() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// endpoints writes the entries of the endpoints' addresses, of which several services may have the same.
+func (w *writer) endpoints() {
+	trees := w.endpointTrees()
+	if len(trees) == 0 {
+		return
+	}
+	seen := map[netip.Addr]bool{}
+	for _, eps := range [][]model.Endpoint{w.sel.Cluster, w.sel.Local} {
+		for i := range eps {
+			a := eps[i].Addr.Addr()
+			if seen[a] {
+				continue
+			}
+			seen[a] = true
+			for _, t := range trees {
+				e := entry{key: w.layout(t).key(netip.AddrPortFrom(a, 0), 0), rest: targetDrop}
+				if t == hairpin {
+					e.rest = words(matchDst(netip.PrefixFrom(a, a.BitLen())), w.masquerade())
+				}
+				w.out.entries[t] = append(w.out.entries[t], e)
+			}
+		}
+	}
+}
+
+// endpointTrees says which trees over endpoints there are.
+func (e *env) endpointTrees() []int {
+	var trees []int
+	if !e.features.program {
+		trees = append(trees, hairpin)
+	}
+	if e.settings.dropInvalid {
+		trees = append(trees, invalid)
+	}
+	return trees
+}

@@ -1,0 +1,297 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/headgate/headgate/model"
+)
+
+// A tree finds the rule for a packet in few steps, where a list would try one rule after the other. Its keys are
+// strings of two-bit digits, an address, a protocol and a port say, and each of its nodes becomes a chain:
+//
+//	SERVICES  -d 10.96.0.0/18 -j T-1
+//	T-1       -d 10.96.0.0/20 -g T-2                           inner: at most four children
+//	          -d 10.96.16.9/32 -p tcp -m tcp --dport 80 -g I-1 a child with one entry needs no chain
+//	T-2       -p tcp ... -g ...                                leaf: at most leafSize entries
+//
+// The shape follows from the set of keys alone, whatever the order in which they came: a set of up to leafSize keys is a
+// leaf, a larger one splits at the first digit in which its keys differ. So a change of one key changes the chains
+// on one path. A tree never changes: with and without return a new one that shares what is the same. The zero tree
+// is empty.
+type tree struct{ root *node }
+
+const (
+	leafSize  = 16
+	fanOut    = 4 // two rules to a bit is the least that a list of children costs
+	digitBits = 2
+)
+
+// An entry is what a tree finds: the rest of a rule, behind the matches of the key.
+type entry struct {
+	key   string // digits, each a byte of 0 to 3; no key begins another one
+	rest  string
+	owner model.ServiceName
+	// refs counts, where several services share an entry, how many they are.
+	refs int
+}
+
+type node struct {
+	prefix  string // what all keys below begin with
+	count   int    // how many entries are below
+	entries []entry
+	kids    [fanOut]*node // by the digit behind the prefix; all nil in a leaf
+}
+
+func (n *node) leaf() bool { return n.count <= leafSize }
+
+// with returns a tree that has the entry too, in place of one with the same key.
+func (t tree) with(e entry) tree { return tree{t.root.with(e)} }
+
+// without returns a tree that has no entry with the key.
+func (t tree) without(key string) tree { return tree{t.root.without(key)} }
+
+// find returns the entry with the key.
+func (t tree) find(key string) (entry, bool) {
+	n := t.root
+	for n != nil && !n.leaf() {
+		if !strings.HasPrefix(key, n.prefix) || len(key) == len(n.prefix) {
+			return entry{}, false
+		}
+		n = n.kids[key[len(n.prefix)]]
+	}
+	if n == nil {
+		return entry{}, false
+	}
+	i, ok := n.search(key)
+	if !ok {
+		return entry{}, false
+	}
+	return n.entries[i], true
+}
+
+// add returns a tree in which one more service refers to the entry.
+func (t tree) add(e entry) tree {
+	old, _ := t.find(e.key)
+	e.refs = old.refs + 1
+	return t.with(e)
+}
+
+// release takes back what add did.
+func (t tree) release(key string) tree {
+	e, ok := t.find(key)
+	if !ok || e.refs <= 1 {
+		return t.without(key)
+	}
+	e.refs--
+	return t.with(e)
+}
+
+func (n *node) search(key string) (int, bool) {
+	return slices.BinarySearchFunc(n.entries, key, func(e entry, k string) int { return strings.Compare(e.key, k) })
+}
+
+// build returns the node for a sorted list of entries.
+func build(entries []entry) *node {
+	if len(entries) == 0 {
+		return nil
+	}
+	n := &node{prefix: common(entries[0].key, entries[len(entries)-1].key), count: len(entries)}
+	if n.leaf() {
+		n.entries = slices.Clone(entries)
+		return n
+	}
+	for len(entries) > 0 {
+		d := entries[0].key[len(n.prefix)]
+		end := 1
+		for end < len(entries) && entries[end].key[len(n.prefix)] == d {
+			end++
+		}
+		n.kids[d] = build(entries[:end])
+		entries = entries[end:]
+	}
+	return n
+}
+
+func (n *node) with(e entry) *node {
+	switch {
+	case n == nil:
+		return build([]entry{e})
+	case n.leaf():
+		i, found := n.search(e.key)
+		entries := slices.Clone(n.entries)
+		if found {
+			entries[i] = e
+		} else {
+			entries = slices.Insert(entries, i, e)
+		}
+		return build(entries)
+	}
+	p := common(n.prefix, e.key)
+	if len(p) < len(n.prefix) {
+		up := &node{prefix: p, count: n.count + 1}
+		up.kids[n.prefix[len(p)]] = n
+		up.kids[e.key[len(p)]] = build([]entry{e})
+		return up
+	}
+	d := e.key[len(p)]
+	return n.replace(d, n.kids[d].with(e))
+}
+
+func (n *node) without(key string) *node {
+	switch {
+	case n == nil:
+		return nil
+	case n.leaf():
+		i, found := n.search(key)
+		if !found {
+			return n
+		}
+		return build(slices.Delete(slices.Clone(n.entries), i, i+1))
+	case !strings.HasPrefix(key, n.prefix) || len(key) == len(n.prefix):
+		return n
+	}
+	d := key[len(n.prefix)]
+	kid := n.kids[d].without(key)
+	if kid == n.kids[d] {
+		return n
+	}
+	return n.replace(d, kid)
+}
+
+// replace returns n with another child, as the shape demands it.
+func (n *node) replace(d byte, kid *node) *node {
+	up := &node{prefix: n.prefix, kids: n.kids}
+	up.kids[d] = kid
+	var only *node
+	kids := 0
+	for _, k := range up.kids {
+		if k != nil {
+			up.count += k.count
+			only = k
+			kids++
+		}
+	}
+	switch {
+	case kids == 1:
+		return only
+	case up.leaf():
+		return build(up.gather(nil))
+	}
+	return up
+}
+
+// gather appends all entries below n, in order.
+func (n *node) gather(to []entry) []entry {
+	if n == nil {
+		return to
+	}
+	to = append(to, n.entries...)
+	for _, k := range n.kids {
+		to = k.gather(to)
+	}
+	return to
+}
+
+// common returns what a and b both begin with.
+func common(a, b string) string {
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	return a[:i]
+}
+
+// A layout says what the digits of a tree's keys stand for.
+type layout struct {
+	family model.Family
+	// addr is the match for the address with which keys begin, "-d " or "-s "; empty if they have none.
+	addr string
+	// ports says that a protocol (one digit) and a destination port (eight) follow.
+	ports bool
+}
+
+const (
+	protoDigits = 1
+	portDigits  = 16 / digitBits
+)
+
+// addrDigits is how many digits of a key are the address.
+func (l layout) addrDigits() int {
+	if l.addr == "" {
+		return 0
+	}
+	return l.family.Bits() / digitBits
+}
+
+// key returns the key of an address, protocol and port, of those that the layout has.
+func (l layout) key(a netip.AddrPort, p model.Protocol) string {
+	b := make([]byte, 0, l.addrDigits()+protoDigits+portDigits)
+	if l.addr != "" {
+		b = appendAddr(b, a.Addr(), l.addrDigits())
+	}
+	if l.ports {
+		b = append(b, byte(p))
+		for shift := 16 - digitBits; shift >= 0; shift -= digitBits {
+			b = append(b, byte(a.Port()>>shift)&(fanOut-1))
+		}
+	}
+	return string(b)
+}
+
+// prefixKeys returns the keys of an address prefix: one, or two halves where its length is odd.
+func (l layout) prefixKeys(p netip.Prefix) []string {
+	digits := p.Bits() / digitBits
+	b := appendAddr(nil, p.Addr(), digits)
+	if p.Bits()%digitBits == 0 {
+		return []string{string(b)}
+	}
+	full := appendAddr(nil, p.Addr(), digits+1)
+	lower, upper := slices.Clone(full), full
+	lower[digits], upper[digits] = lower[digits]&2, upper[digits]|1
+	return []string{string(lower), string(upper)}
+}
+
+func appendAddr(b []byte, a netip.Addr, digits int) []byte {
+	raw := a.AsSlice()
+	for i := range digits {
+		b = append(b, raw[i/4]>>(6-2*(i%4))&(fanOut-1))
+	}
+	return b
+}
+
+// match returns the matches for packets whose key begins with to, given that it is known to begin with from.
+func (l layout) match(from, to string) string {
+	nAddr := l.addrDigits()
+	var addr, rest string
+	if n := min(len(to), nAddr); n > len(from) {
+		addr = matchPrefix(l.addr, l.prefix(to[:n]))
+	}
+	switch {
+	case len(to) > nAddr+protoDigits && len(to) > len(from):
+		lo, hi := portRange(to[nAddr+protoDigits:])
+		rest = matchPorts(model.Protocol(to[nAddr]), lo, hi)
+	case len(to) > nAddr && len(from) <= nAddr:
+		rest = matchProto(model.Protocol(to[nAddr]))
+	}
+	return words(addr, rest)
+}
+
+// prefix returns the address prefix that digits stand for.
+func (l layout) prefix(digits string) netip.Prefix {
+	raw := make([]byte, l.family.Bits()/8)
+	for i := range len(digits) {
+		raw[i/4] |= digits[i] << (6 - 2*(i%4))
+	}
+	a, _ := netip.AddrFromSlice(raw)
+	return netip.PrefixFrom(a, len(digits)*digitBits)
+}
+
+// portRange returns the ports that begin with digits.
+func portRange(digits string) (lo, hi uint16) {
+	for i := range len(digits) {
+		lo |= uint16(digits[i]) << (16 - digitBits*(i+1))
+	}
+	return lo, lo | uint16(1<<(16-digitBits*len(digits))-1)
+}
