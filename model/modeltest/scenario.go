@@ -168,9 +168,6 @@ func (e Expectation) onOne() Expectation { e.Want.One = true; return e }
 // unless names differences with which something else happens.
 func (e Expectation) unless(ids ...string) Expectation { e.Unless = append(e.Unless, ids...); return e }
 
-// called names a packet that would have the name of another one otherwise.
-func (e Expectation) called(name string) Expectation { e.Name = name; return e }
-
 // packets lists the packets of expectations.
 func packets(es []Expectation) []Packet {
 	out := make([]Packet, len(es))
