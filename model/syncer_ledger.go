@@ -88,7 +88,7 @@ func (l *ledger) noteAll(now time.Time) []ServiceName {
 	return turned
 }
 
-// made notes that a change was asked for.
+// count counts a change that was asked for.
 func (l *ledger) count(now time.Time) {
 	l.made++
 	l.last = now
@@ -191,13 +191,6 @@ func (t *Tracker) lookup(name ServiceName) *Entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.entry(name)
-}
-
-// current returns the node.
-func (t *Tracker) current() Node {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.node
 }
 
 // size returns how many services are wanted.

@@ -35,16 +35,12 @@ func (b *batch) names() []ServiceName {
 	return names
 }
 
-// entry returns what a service shall be; nil if it shall not be.
+// entry returns what the i-th of the names shall be; nil if it shall not be.
 func (b *batch) entry(i int, name ServiceName) *Entry {
 	if !b.full {
 		return b.diff.Changes[i].After
 	}
-	svc, ok := b.state.Services[name]
-	if !ok {
-		return nil
-	}
-	return &Entry{Service: svc, Endpoints: b.state.Endpoints[name]}
+	return &Entry{Service: b.state.Services[name], Endpoints: b.state.Endpoints[name]}
 }
 
 // everything returns a batch of all that is wanted.

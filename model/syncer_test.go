@@ -148,7 +148,9 @@ func TestWaitEnds(t *testing.T) {
 		b.start()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("too slow"))
 		defer cancel()
-		b.p.set(func() { b.p.fail = []error{errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken} })
+		b.p.set(func() {
+			b.p.fail = []error{errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken, errBroken}
+		})
 		b.SetService("a", svc("10.0.0.1:80"))
 		err := b.Wait(ctx)
 		require.ErrorContains(t, err, "too slow")
