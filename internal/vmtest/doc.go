@@ -10,8 +10,7 @@
 // packages that it misses, otherwise it names them. Kernels are downloaded by
 // apt with sources of its own, unpacked into the user's cache directory and
 // never installed; remove that directory to get newer ones. The machine runs
-// under KVM where there is one and is emulated otherwise: slower, the same
-// otherwise.
+// under KVM where there is one and is emulated, much slower, where there is not.
 //
 // # In the guest
 //
