@@ -123,10 +123,11 @@ type Delta struct {
 	Rejected []*ServiceError
 	Promoted []ServiceName
 
-	backend string
-	refused map[ServiceName]error
-	owners  map[FrontendKey]ServiceName   // "" releases
-	waiting map[FrontendKey][]ServiceName // empty deletes
+	backend  string
+	refused  map[ServiceName]error
+	owners   map[FrontendKey]ServiceName   // who holds a frontend now
+	released map[FrontendKey]struct{}      // frontends that nobody holds any more
+	waiting  map[FrontendKey][]ServiceName // empty deletes
 }
 
 // ResolveState resolves a whole state against the committed one. Refused services are treated like invalid ones.
@@ -146,7 +147,8 @@ func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) (*Del
 // Resolve resolves a diff against the committed state. Refused services keep their committed form as it is, whether the
 // diff names them or they would only be selected anew or take over a frontend. The error is that of [Node.Validate].
 func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, error) {
-	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused, owners: map[FrontendKey]ServiceName{}, waiting: map[FrontendKey][]ServiceName{}}
+	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused, owners: map[FrontendKey]ServiceName{},
+		released: map[FrontendKey]struct{}{}, waiting: map[FrontendKey][]ServiceName{}}
 	if diff.Node != nil {
 		if err := diff.Node.Validate(); err != nil {
 			return nil, err
@@ -174,7 +176,7 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, er
 	for name, after := range next {
 		before := r.forms[name]
 		if after != nil {
-			after.hold(func(f Frontend) bool { return r.ownerIn(d, after.Key(f)) == name })
+			after.hold(func(f Frontend) bool { return r.isOwnerIn(d, after.Key(f), name) })
 		}
 		if !after.same(before) {
 			d.Changes = append(d.Changes, ResolvedChange{Name: name, Before: before, After: after})
@@ -215,11 +217,10 @@ func (r *Resolver) Commit(d *Delta) {
 		r.owners = d.owners
 	}
 	for key, name := range d.owners {
-		if name == "" {
-			delete(r.owners, key)
-		} else {
-			r.owners[key] = name
-		}
+		r.owners[key] = name
+	}
+	for key := range d.released {
+		delete(r.owners, key)
 	}
 	for key, names := range d.waiting {
 		if len(names) == 0 {
@@ -376,7 +377,7 @@ func sameKeys(a, b *Resolved) bool {
 // queue puts a service that is not the holder among those that wait for a frontend.
 func (r *Resolver) queue(d *Delta, key FrontendKey, name ServiceName) {
 	names := r.waitingIn(d, key)
-	if r.ownerIn(d, key) == name || slices.Contains(names, name) {
+	if r.isOwnerIn(d, key, name) || slices.Contains(names, name) {
 		return
 	}
 	i, _ := slices.BinarySearch(names, name)
@@ -394,15 +395,15 @@ func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resol
 			slices.ContainsFunc(form.Service.Frontends, func(f Frontend) bool { return f.Addr == key.Addr })
 	}
 	names := slices.DeleteFunc(slices.Clone(r.waitingIn(d, key)), func(n ServiceName) bool { return !wants(n) })
-	owner := r.owners[key]
-	if owner == "" || !wants(owner) {
-		owner = ""
+	if owner, held := r.owners[key]; !held || !wants(owner) {
 		if i := slices.IndexFunc(names, func(n ServiceName) bool { return !r.barred(d, n, next) }); i >= 0 {
 			owner = names[i]
 			names = slices.Delete(names, i, i+1)
 			r.promote(d, key, owner, next)
+			d.owners[key] = owner
+		} else {
+			d.released[key] = struct{}{}
 		}
-		d.owners[key] = owner
 	}
 	if _, ok := r.waiting[key]; ok || len(names) > 0 {
 		d.waiting[key] = names
@@ -445,7 +446,7 @@ func (r *Resolver) reportConflicts(d *Delta, next map[ServiceName]*Resolved) {
 		}
 		var errs []error
 		for _, f := range form.Service.Frontends {
-			if holder := r.ownerIn(d, form.Key(f)); holder != name && holder != "" {
+			if holder, held := r.ownerIn(d, form.Key(f)); held && holder != name {
 				errs = append(errs, &ConflictError{Frontend: form.Key(f), Holder: holder})
 			}
 		}
@@ -455,12 +456,22 @@ func (r *Resolver) reportConflicts(d *Delta, next map[ServiceName]*Resolved) {
 	}
 }
 
-// ownerIn returns who holds a frontend once d is committed.
-func (r *Resolver) ownerIn(d *Delta, key FrontendKey) ServiceName {
-	if name, ok := d.owners[key]; ok {
-		return name
+// ownerIn returns who holds a frontend once d is committed, if anybody does.
+func (r *Resolver) ownerIn(d *Delta, key FrontendKey) (name ServiceName, held bool) {
+	if name, held = d.owners[key]; held {
+		return name, true
 	}
-	return r.owners[key]
+	if _, free := d.released[key]; free {
+		return "", false
+	}
+	name, held = r.owners[key]
+	return name, held
+}
+
+// isOwnerIn reports whether a service holds a frontend once d is committed.
+func (r *Resolver) isOwnerIn(d *Delta, key FrontendKey, name ServiceName) bool {
+	owner, held := r.ownerIn(d, key)
+	return held && owner == name
 }
 
 // waitingIn returns who waits for a frontend once d is committed.
