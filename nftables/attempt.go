@@ -99,7 +99,7 @@ func (p *Programmer) tidy(ctx context.Context, res *model.Result) {
 		case <-time.After(grace + time.Millisecond):
 		}
 		next := newPlan(p.cfg, p.record, p.record.node, time.Now(), false)
-		next.sweep(p.resolver.Form)
+		next.sweep()
 		next.finish()
 		err := p.commitPlan(ctx, next, res)
 		var no *refusal

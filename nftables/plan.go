@@ -16,8 +16,6 @@ type record struct {
 	node   model.Node
 	tables [2]tableRecord
 	laid   map[model.ServiceName]*[2]layouts
-	// surplus has the services with slots to be removed, and since when.
-	surplus map[model.ServiceName]time.Time
 }
 
 // A tableRecord is what is in one family's table besides what single services put there.
@@ -36,7 +34,7 @@ type stale struct {
 }
 
 func newRecord(node model.Node) *record {
-	r := &record{node: node, laid: map[model.ServiceName]*[2]layouts{}, surplus: map[model.ServiceName]time.Time{}}
+	r := &record{node: node, laid: map[model.ServiceName]*[2]layouts{}}
 	for i := range r.tables {
 		r.tables[i] = tableRecord{chains: map[string]bool{}, shared: map[sharedKey]int{}}
 	}
@@ -45,7 +43,7 @@ func newRecord(node model.Node) *record {
 
 // untidy reports whether something waits for a later transaction.
 func (r *record) untidy() bool {
-	return len(r.surplus)+len(r.tables[0].stale)+len(r.tables[1].stale) > 0
+	return len(r.tables[0].stale)+len(r.tables[1].stale) > 0
 }
 
 // grace is how long what packets in flight may still need is left in place.
@@ -107,23 +105,13 @@ func (p *plan) change(c model.ResolvedChange) {
 	if l := p.old.laid[c.Name]; l != nil {
 		old = *l
 	}
-	if since, ok := p.old.surplus[c.Name]; ok && p.now.Sub(since) > grace {
-		for f := range old {
-			for l := range old[f] {
-				next[f][l] = old[f][l].trimmed()
-			}
-		}
-	} else {
-		next = old
-	}
 	var forms [2]form
 	for _, fam := range model.Families {
 		if c.After == nil {
-			next[fam] = layouts{}
 			continue
 		}
 		var err error
-		if next[fam], err = lay(c.After, fam, next[fam]); err != nil {
+		if next[fam], err = lay(c.After, fam, old[fam]); err != nil {
 			p.refused[c.Name] = err
 			return
 		}
@@ -204,23 +192,24 @@ func (p *plan) diffRuns(fam model.Family, name model.ServiceName, before, after 
 		return elementKey{set: r.set, addr: r.addr, proto: r.proto, port: r.port, slot: uint32(r.list)}
 	}
 	matched(before, after, key, func(b, a *run) {
-		var was, is []netip.AddrPort
+		var was, is layout
 		if b != nil {
-			was = b.layout.slots
+			was = b.layout
 		}
 		if a != nil {
-			is = a.layout.slots
+			is = a.layout
 		}
 		old, next := &p.scratch[0], &p.scratch[1]
 		for i := range max(len(was), len(is)) {
-			switch {
-			case i >= len(was):
+			switch before, after := was.at(i), is.at(i); {
+			case before == after:
+			case !before.IsValid():
 				*next = a.element(i)
 				p.batch.add(fam, next, name)
-			case i >= len(is):
+			case !after.IsValid():
 				*old = b.element(i)
 				p.batch.del(fam, old, name)
-			case was[i] != is[i]:
+			default:
 				*old, *next = b.element(i), a.element(i)
 				p.batch.replace(fam, old, next, name)
 			}
@@ -383,14 +372,8 @@ func (p *plan) finish() {
 	}
 }
 
-// sweep plans the removal of what has been stale for long enough, and of slots that nobody draws any more.
-func (p *plan) sweep(forms func(model.ServiceName) *model.Resolved) {
-	for name, since := range p.old.surplus {
-		if _, planned := p.laid[name]; !planned && p.now.Sub(since) > grace {
-			f := forms(name)
-			p.change(model.ResolvedChange{Name: name, Before: f, After: f})
-		}
-	}
+// sweep plans the removal of what has been stale for long enough.
+func (p *plan) sweep() {
 	for _, fam := range model.Families {
 		for _, maps := range [...]bool{false, true} { // the rules that use a map go with their chains
 			for _, s := range p.old.tables[fam].stale {
@@ -415,7 +398,7 @@ func (p *plan) deleteStale(fam model.Family, s stale) {
 func (p *plan) commit() *record {
 	r := p.old
 	if p.fresh {
-		r = &record{laid: p.laid, surplus: map[model.ServiceName]time.Time{}}
+		r = &record{laid: p.laid}
 		for i := range r.tables {
 			r.tables[i] = tableRecord{chains: map[string]bool{}, shared: p.shared[i]}
 		}
@@ -423,15 +406,9 @@ func (p *plan) commit() *record {
 	r.node = p.node
 	for name, l := range p.laid {
 		if l == nil {
-			delete(r.surplus, name)
 			delete(r.laid, name)
-			continue
-		}
-		r.laid[name] = l
-		if l[0][0].surplus() || l[0][1].surplus() || l[1][0].surplus() || l[1][1].surplus() {
-			r.surplus[name] = p.now
 		} else {
-			delete(r.surplus, name)
+			r.laid[name] = l
 		}
 	}
 	for _, fam := range model.Families {

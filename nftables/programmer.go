@@ -143,7 +143,7 @@ func planApply(p *plan, delta *model.Delta, r *model.Resolver) {
 	for _, c := range changes {
 		p.change(c)
 	}
-	p.sweep(r.Form)
+	p.sweep()
 	p.finish()
 }
 

@@ -40,7 +40,7 @@ type run struct {
 func (r run) element(slot int) element {
 	return element{
 		elementKey: elementKey{set: r.set, addr: r.addr, proto: r.proto, port: r.port, slot: uint32(slot) + r.list.offset()},
-		to:         r.layout.slots[slot],
+		to:         r.layout[slot],
 	}
 }
 
@@ -63,7 +63,9 @@ func lay(res *model.Resolved, fam model.Family, old layouts) (next layouts, err 
 		}
 		switch res.Service.Balance {
 		case model.SourceHash, model.Maglev:
-			next[l], err = hashed(old[l], eps[l])
+			next[l], err = hashed(eps[l])
+		case model.RoundRobin:
+			next[l] = inTurn(old[l], eps[l])
 		default:
 			next[l] = spread(old[l], eps[l])
 		}
@@ -141,7 +143,7 @@ func (r *renderer) affinityMaps() {
 			r.pins[l] = append(r.pins[l], affinityPort{name: name, port: p})
 			timeout := r.res.Service.Affinity.Truncate(time.Millisecond)
 			m := clientMap{setSpec: affinityMapSpec(name, timeout, uint32(r.cfg.AffinitySize))}
-			for _, s := range lay.slots[:lay.active] {
+			for _, s := range lay.taken() {
 				if s.Port() == p {
 					m.addrs = append(m.addrs, s.Addr())
 				}
@@ -154,7 +156,7 @@ func (r *renderer) affinityMaps() {
 // ports returns the ports of the endpoints in a layout, sorted.
 func ports(l layout) []uint16 {
 	var out []uint16
-	for _, s := range l.slots[:l.active] {
+	for _, s := range l.taken() {
 		if !slices.Contains(out, s.Port()) {
 			out = append(out, s.Port())
 		}
@@ -215,7 +217,7 @@ func (r *renderer) lead(set setID, f model.Frontend, chain, note string) {
 // returns the chain's name.
 func (r *renderer) through(f model.Frontend, c class, l list) string {
 	svc := r.res.Service
-	rt := route{class: c, nodePort: f.Kind == model.NodePort, list: l, balance: svc.Balance, slots: r.lay[l].active}
+	rt := route{class: c, nodePort: f.Kind == model.NodePort, list: l, balance: svc.Balance, slots: len(r.lay[l])}
 	rt.hashPort = svc.HashPort && (svc.Balance == model.SourceHash || svc.Balance == model.Maglev)
 	if r.id != "" {
 		rt.own = &ownRoute{service: r.res.Name, id: r.id, protocol: svc.Protocol, maps: r.pins[l]}
@@ -270,7 +272,7 @@ func (r *renderer) recordFor(f model.Frontend, policy model.TrafficPolicy) {
 		if len(pins[l]) == 0 {
 			continue
 		}
-		for _, s := range r.lay[l].slots[:r.lay[l].active] {
+		for _, s := range r.lay[l].taken() {
 			if slices.Contains(seen, s) {
 				continue
 			}

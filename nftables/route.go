@@ -112,8 +112,19 @@ func (rs ruleset) chainSpec(r route) chainSpec {
 		c.rules = append(c.rules, gotoChain(next.chain()))
 		return c
 	}
-	// Who has read a slot that is gone by now must not pass untranslated.
-	c.rules = append(c.rules, rs.draw(r), drop())
+	c.rules = append(c.rules, rs.draw(r))
+	if r.balance == model.Random {
+		for range min(draws, r.slots) - 1 {
+			c.rules = append(c.rules, rs.draw(r))
+		}
+	}
+	// Nobody passes untranslated: neither who has drawn in vain, nor who is here by an answer that is out of date.
+	if r.slots > 1 {
+		first := r
+		first.balance, first.slots = model.Random, 1
+		c.rules = append(c.rules, rs.draw(first))
+	}
+	c.rules = append(c.rules, drop())
 	return c
 }
 

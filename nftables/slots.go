@@ -8,45 +8,80 @@ import (
 	"github.com/headgate/headgate/model"
 )
 
-// A layout is how the endpoints of one list of a service stand in its slots. The kernel draws a number below active
-// and takes the endpoint in that slot. Slots behind are left over from a longer list: each still holds an endpoint that
-// serves, for packets that have read the old count, and goes in a later transaction.
-type layout struct {
-	slots  []netip.AddrPort
-	active int
-}
+// A layout is how the endpoints of one list of a service stand in its slots, numbered from 0. The kernel draws a number
+// below their count. A slot may be empty, and whoever draws it draws again: so endpoints come and go without the count
+// changing, at the cost of one element. Slot 0 is never empty, for it takes whoever has drawn in vain too often.
+type layout []netip.AddrPort
+
+// draws is how often at most a slot is drawn. Five eighths of the slots are taken at least, so that fewer than one
+// connection in 100,000 ends up with slot 0 for having drawn in vain.
+const draws = 12
 
 // maxSlots is how many slots weights may take in one list, unless there are more endpoints than that.
 const maxSlots = 1000
 
-// spread returns the layout for a list of endpoints that are drawn by number, changing as few slots of the old one as
+// slotsFor returns how many slots there are for n shares: a power of two or half as many again, so that few counts, and
+// so few chains, are in use.
+func slotsFor(n int) int {
+	size := 1
+	for size < n {
+		if half := size + size/2; half >= n && half > size {
+			return half
+		}
+		size *= 2
+	}
+	return size
+}
+
+// spread returns the layout for a list of endpoints that are drawn by chance, changing as few slots of the old one as
 // can be.
 func spread(old layout, eps []model.Endpoint) layout {
-	if len(old.slots) == 0 && equalWeights(eps) {
-		next := layout{active: len(eps), slots: make([]netip.AddrPort, len(eps))}
+	if len(old) == 0 && equalWeights(eps) {
+		next := make(layout, slotsFor(len(eps)))
 		for i := range eps {
-			next.slots[i] = eps[i].Addr
+			next[i] = eps[i].Addr
 		}
 		return next
 	}
 	want, total := shares(eps)
-	next := layout{active: total, slots: make([]netip.AddrPort, max(total, len(old.slots)))}
-	var holes []int
-	for i := range next.slots {
-		if i < len(old.slots) && want[old.slots[i]] > 0 && i < total {
-			next.slots[i] = old.slots[i]
-			want[old.slots[i]]--
-		} else if i < total {
-			holes = append(holes, i)
+	size := len(old)
+	if total > size || total*8 < size*5 {
+		size = slotsFor(total)
+	}
+	return old.filled(make(layout, size), want, eps)
+}
+
+// inTurn returns the layout for a list of endpoints that are taken in turn: without empty slots.
+func inTurn(old layout, eps []model.Endpoint) layout {
+	want, total := shares(eps)
+	return old.filled(make(layout, total), want, eps)
+}
+
+// filled fills a layout with as many slots of each endpoint as wanted: those that it has, as far as they go, then the
+// lowest empty ones.
+func (l layout) filled(next layout, want map[netip.AddrPort]int, eps []model.Endpoint) layout {
+	for i := range min(len(l), len(next)) {
+		if want[l[i]] > 0 {
+			next[i] = l[i]
+			want[l[i]]--
 		}
 	}
+	hole := 0
 	for _, e := range eps {
 		for ; want[e.Addr] > 0; want[e.Addr]-- {
-			next.slots[holes[0]] = e.Addr
-			holes = holes[1:]
+			for next[hole].IsValid() {
+				hole++
+			}
+			next[hole] = e.Addr
 		}
 	}
-	next.fillSurplus(old, func(a netip.AddrPort) bool { _, ok := want[a]; return ok })
+	if !next[0].IsValid() {
+		last := len(next) - 1
+		for !next[last].IsValid() {
+			last--
+		}
+		next[0], next[last] = next[last], netip.AddrPort{}
+	}
 	return next
 }
 
@@ -54,26 +89,21 @@ func equalWeights(eps []model.Endpoint) bool {
 	return !slices.ContainsFunc(eps, func(e model.Endpoint) bool { return e.Weight != eps[0].Weight })
 }
 
-// fillSurplus fills the slots behind the active ones: with what they hold, if that still serves.
-func (l *layout) fillSurplus(old layout, serves func(netip.AddrPort) bool) {
-	if l.active == 0 {
-		l.slots = nil
-		return
+// at returns what is in a slot; nothing, beyond the last.
+func (l layout) at(i int) netip.AddrPort {
+	if i < len(l) {
+		return l[i]
 	}
-	for i := l.active; i < len(l.slots); i++ {
-		if serves(old.slots[i]) {
-			l.slots[i] = old.slots[i]
-		} else {
-			l.slots[i] = l.slots[i%l.active]
-		}
-	}
+	return netip.AddrPort{}
 }
 
-// trimmed returns the layout without its surplus.
-func (l layout) trimmed() layout { return layout{slots: l.slots[:l.active:l.active], active: l.active} }
-
-// surplus reports whether there are slots to be removed later.
-func (l layout) surplus() bool { return len(l.slots) > l.active }
+// taken returns the slots that are not empty.
+func (l layout) taken() []netip.AddrPort {
+	if !slices.ContainsFunc(l, func(s netip.AddrPort) bool { return !s.IsValid() }) {
+		return l
+	}
+	return slices.DeleteFunc(slices.Clone(l), func(s netip.AddrPort) bool { return !s.IsValid() })
+}
 
 // shares returns how many slots each endpoint gets: its weight, divided by what all weights have in common and, beyond
 // maxSlots in all, scaled down to at least one.
@@ -124,7 +154,7 @@ const slotsPerShare = 20
 //
 // The construction is the one in Eisenbud et al., Maglev: A Fast and Reliable Software Network Load Balancer (2016),
 // section 3.4, with as many turns in each round as an endpoint has shares.
-func hashed(old layout, eps []model.Endpoint) (layout, error) {
+func hashed(eps []model.Endpoint) (layout, error) {
 	weights, sum := reduced(eps)
 	size := 0
 	for _, s := range hashSizes {
@@ -134,10 +164,10 @@ func hashed(old layout, eps []model.Endpoint) (layout, error) {
 		}
 	}
 	if size == 0 {
-		return layout{}, fmt.Errorf("hashing over a weight of %d in all, more than %d: %w",
+		return nil, fmt.Errorf("hashing over a weight of %d in all, more than %d: %w",
 			sum, hashSizes[len(hashSizes)-1]/slotsPerShare, model.ErrNotSupported)
 	}
-	next := layout{active: size, slots: make([]netip.AddrPort, max(size, len(old.slots)))}
+	next := make(layout, size)
 	turns := make([]walk, len(eps))
 	for i, e := range eps {
 		turns[i] = newWalk(e.Addr, size)
@@ -145,16 +175,11 @@ func hashed(old layout, eps []model.Endpoint) (layout, error) {
 	for filled := 0; filled < size; {
 		for i := range eps {
 			for n := 0; n < weights[i] && filled < size; n++ {
-				next.slots[turns[i].free(next.slots)] = eps[i].Addr
+				next[turns[i].free(next)] = eps[i].Addr
 				filled++
 			}
 		}
 	}
-	serving := make(map[netip.AddrPort]bool, len(eps))
-	for _, e := range eps {
-		serving[e.Addr] = true
-	}
-	next.fillSurplus(old, func(a netip.AddrPort) bool { return serving[a] })
 	return next, nil
 }
 
@@ -179,7 +204,7 @@ func fnv(b []byte, basis uint64) uint64 {
 }
 
 // free returns the next slot of the walk that nobody has taken.
-func (w *walk) free(slots []netip.AddrPort) int {
+func (w *walk) free(slots layout) int {
 	for slots[w.at].IsValid() {
 		w.at = (w.at + w.step) % w.size
 	}

@@ -42,7 +42,8 @@ func (p *plan) adopt(fam model.Family, found structure) {
 	for id := range setID(setCount) {
 		spec := staticSet(id)
 		there, ok := found.sets[spec.name]
-		if ok && there.same(spec.info(fam)) {
+		// The kernel looks at what was deleted too when it adds to a set of ranges, so that is made anew.
+		if ok && there.same(spec.info(fam)) && !spec.interval {
 			p.batch.write(sectionGone, func(w *wire) { w.flushSet(table, fam, spec.name) })
 			continue
 		}
