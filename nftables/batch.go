@@ -15,7 +15,7 @@ type batch struct {
 	sections [sectionCount]wire
 	full     [sectionCount][][]byte
 	// chunks hold, for each family and set, a message of elements that is still open.
-	dels, adds [2][setCount]chunk
+	dels, adds [2][setCount]*chunk
 	// owners says which services a message is about, by sequence number. Messages of the frame are about none.
 	owners map[uint32][]model.ServiceName
 	// elements has the sequence numbers of messages of elements, volatile of those that delete what may expire first.
@@ -57,8 +57,7 @@ type chunk struct {
 }
 
 func newBatch(table string) *batch {
-	return &batch{table: table, owners: map[uint32][]model.ServiceName{}, elements: map[uint32]bool{}, volatile: map[uint32]bool{},
-		sets: [2]map[string]bool{{}, {}}}
+	return &batch{table: table}
 }
 
 // write writes one message about some services into a section.
@@ -68,7 +67,7 @@ func (b *batch) write(s section, message func(w *wire), owners ...model.ServiceN
 	message(w)
 	b.seq = w.seq
 	if len(owners) > 0 {
-		b.owners[b.seq] = owners
+		put(&b.owners, b.seq, owners)
 	}
 }
 
@@ -88,14 +87,14 @@ func (b *batch) deleteChain(fam model.Family, chain string) {
 // makeSet creates a set or map.
 func (b *batch) makeSet(fam model.Family, s setSpec, owners ...model.ServiceName) {
 	b.added++
-	b.sets[fam][s.name] = true
+	put(&b.sets[fam], s.name, true)
 	b.write(sectionSets, func(w *wire) { w.writeSet(b.table, fam, s, w.seq+1) }, owners...)
 }
 
 // deleteSet deletes a set or map that no rule uses any more.
 func (b *batch) deleteSet(fam model.Family, set string, owners ...model.ServiceName) {
 	b.deleted++
-	b.sets[fam][set] = false
+	put(&b.sets[fam], set, false)
 	b.write(sectionGone, func(w *wire) { w.deleteSet(b.table, fam, set) }, owners...)
 }
 
@@ -104,7 +103,7 @@ func (b *batch) forget(fam model.Family, set string, clients []element, owner mo
 	for len(clients) > 0 {
 		n := min(len(clients), maxElements)
 		b.write(sectionDels, func(w *wire) { w.forget(b.table, fam, set, clients[:n]) }, owner)
-		b.volatile[b.seq] = true
+		put(&b.volatile, b.seq, true)
 		b.deleted += n
 		clients = clients[n:]
 	}
@@ -135,7 +134,11 @@ func (b *batch) replace(fam model.Family, old, e *element, owner model.ServiceNa
 	b.changed++
 }
 
-func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner model.ServiceName) {
+func (b *batch) element(at **chunk, s section, fam model.Family, e *element, owner model.ServiceName) {
+	if *at == nil {
+		*at = &chunk{}
+	}
+	c := *at
 	full := c.elements == maxElements || len(c.w.buf)-c.list > maxNested-longestElement
 	if c.elements > 0 && (full || b.exact && b.lastOwner(c) != owner) {
 		b.finish(c, s)
@@ -143,7 +146,7 @@ func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner
 	if c.elements == 0 {
 		c.w.seq = b.seq
 		b.seq++
-		b.elements[b.seq] = true
+		put(&b.elements, b.seq, true)
 		typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), uint16(unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 		if s == sectionDels {
 			typ, flags = unix.NFT_MSG_DELSETELEM, 0
@@ -159,7 +162,7 @@ func (b *batch) element(c *chunk, s section, fam model.Family, e *element, owner
 	c.w.writeElement(e, s == sectionDels)
 	c.elements++
 	if owner != "" && b.lastOwner(c) != owner {
-		b.owners[c.w.seq] = append(b.owners[c.w.seq], owner)
+		put(&b.owners, c.w.seq, append(b.owners[c.w.seq], owner))
 	}
 }
 
@@ -178,7 +181,7 @@ func (b *batch) lastOwner(c *chunk) model.ServiceName {
 
 // finish closes a chunk's message and moves it into its section.
 func (b *batch) finish(c *chunk, s section) {
-	if c.elements == 0 {
+	if c == nil || c.elements == 0 {
 		return
 	}
 	c.w.close(c.list)
@@ -196,7 +199,7 @@ func (b *batch) empty() bool {
 	}
 	for _, fam := range model.Families {
 		for s := range setCount {
-			if b.dels[fam][s].elements+b.adds[fam][s].elements > 0 {
+			if b.dels[fam][s] != nil || b.adds[fam][s] != nil {
 				return false
 			}
 		}
@@ -209,8 +212,8 @@ func (b *batch) empty() bool {
 func (b *batch) bytes(generation uint32) (buf []byte, last uint32) {
 	for _, fam := range model.Families {
 		for s := range setCount {
-			b.finish(&b.dels[fam][s], sectionDels)
-			b.finish(&b.adds[fam][s], sectionAdds)
+			b.finish(b.dels[fam][s], sectionDels)
+			b.finish(b.adds[fam][s], sectionAdds)
 		}
 	}
 	size := 2 * (headerLen + nfgenLen + 8)

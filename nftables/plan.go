@@ -75,6 +75,14 @@ type plan struct {
 	scratch [2]element // of diffRuns, which writes most elements
 }
 
+// put sets a key of a map that may not have been made yet: most plans are small and need few of them.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
+}
+
 // A pruning says which endpoints a map of clients may lead to.
 type pruning struct {
 	family  model.Family
@@ -84,13 +92,8 @@ type pruning struct {
 }
 
 func newPlan(cfg Config, old *record, node model.Node, now time.Time, exact bool) *plan {
-	p := &plan{cfg: cfg, now: now, old: old, node: node, batch: newBatch(cfg.Table),
-		laid: map[model.ServiceName]*[2]layouts{}, needs: map[string][]model.ServiceName{}, refused: map[model.ServiceName]error{}}
+	p := &plan{cfg: cfg, now: now, old: old, node: node, batch: newBatch(cfg.Table), laid: map[model.ServiceName]*[2]layouts{}}
 	p.batch.exact = exact
-	for _, f := range model.Families {
-		p.chains[f], p.shared[f], p.revived[f] = map[string]route{}, map[sharedKey]int{}, map[string]bool{}
-		p.wanted[f] = map[string]bool{}
-	}
 	return p
 }
 
@@ -112,7 +115,7 @@ func (p *plan) change(c model.ResolvedChange) {
 		}
 		var err error
 		if next[fam], err = lay(c.After, fam, old[fam]); err != nil {
-			p.refused[c.Name] = err
+			put(&p.refused, c.Name, err)
 			return
 		}
 		forms[fam] = p.rules(fam, p.node).render(c.After, next[fam])
@@ -134,12 +137,7 @@ func (p *plan) change(c model.ResolvedChange) {
 func (p *plan) diff(fam model.Family, name model.ServiceName, before, after *form) {
 	p.diffElements(fam, name, before.elements, after.elements)
 	p.diffRuns(fam, name, before.runs, after.runs)
-	for _, k := range before.shared {
-		p.shared[fam][k]--
-	}
-	for _, k := range after.shared {
-		p.shared[fam][k]++
-	}
+	p.diffShared(fam, before.shared, after.shared)
 	for _, r := range after.routes {
 		p.ensure(fam, r, name)
 	}
@@ -152,6 +150,10 @@ func matched[T any, K comparable](before, after []T, key func(*T) K, change func
 		for i := range after {
 			change(nil, &after[i])
 		}
+		return
+	}
+	if len(before)+len(after) <= 16 {
+		matchedFew(before, after, key, change)
 		return
 	}
 	index := make(map[K]int, len(before))
@@ -169,6 +171,26 @@ func matched[T any, K comparable](before, after []T, key func(*T) K, change func
 	}
 	for i := range before {
 		if j, ok := index[key(&before[i])]; ok && i == j {
+			change(&before[i], nil)
+		}
+	}
+}
+
+// matchedFew is matched for lists so short that an index costs more than it saves.
+func matchedFew[T any, K comparable](before, after []T, key func(*T) K, change func(before, after *T)) {
+	find := func(in []T, k K) *T {
+		for i := range in {
+			if key(&in[i]) == k {
+				return &in[i]
+			}
+		}
+		return nil
+	}
+	for i := range after {
+		change(find(before, key(&after[i])), &after[i])
+	}
+	for i := range before {
+		if find(after, key(&before[i])) == nil {
 			change(&before[i], nil)
 		}
 	}
@@ -217,6 +239,21 @@ func (p *plan) diffRuns(fam model.Family, name model.ServiceName, before, after 
 	})
 }
 
+// diffShared plans how many services more or fewer need each shared element. What a service needs seldom changes, but
+// for what comes or goes at the end.
+func (p *plan) diffShared(fam model.Family, before, after []sharedKey) {
+	same := 0
+	for same < min(len(before), len(after)) && before[same] == after[same] {
+		same++
+	}
+	for _, k := range before[same:] {
+		put(&p.shared[fam], k, p.shared[fam][k]-1)
+	}
+	for _, k := range after[same:] {
+		put(&p.shared[fam], k, p.shared[fam][k]+1)
+	}
+}
+
 // ensure sees to it that a shared chain, and the one it leads to, are there.
 func (p *plan) ensure(fam model.Family, r route, name model.ServiceName) {
 	chain := r.chain()
@@ -224,9 +261,9 @@ func (p *plan) ensure(fam model.Family, r route, name model.ServiceName) {
 		return
 	}
 	if _, planned := p.chains[fam][chain]; !planned {
-		p.chains[fam][chain] = r
+		put(&p.chains[fam], chain, r)
 	}
-	p.needs[chain] = append(p.needs[chain], name)
+	put(&p.needs, chain, append(p.needs[chain], name))
 	if next, ok := r.needs(); ok {
 		p.ensure(fam, next, name)
 	}
@@ -271,7 +308,7 @@ func (p *plan) diffOwn(fam model.Family, name model.ServiceName, before, after *
 
 // makeMap plans a map of clients. After a restart, one of the same shape stays.
 func (p *plan) makeMap(fam model.Family, name model.ServiceName, s setSpec) {
-	p.wanted[fam][s.name] = true
+	put(&p.wanted[fam], s.name, true)
 	there, found := p.found[fam].sets[s.name]
 	switch {
 	case found && there.same(s.info(fam)):
@@ -286,7 +323,7 @@ func (p *plan) makeMap(fam model.Family, name model.ServiceName, s setSpec) {
 
 // revive plans the removal of a stale map that is needed again, empty. No stale chain may use it any more.
 func (p *plan) revive(fam model.Family, stale string, name model.ServiceName) {
-	p.revived[fam][stale] = true
+	put(&p.revived[fam], stale, true)
 	for _, o := range p.old.tables[fam].stale {
 		if !o.isMap {
 			p.batch.flush(fam, o.name, name)
@@ -297,9 +334,9 @@ func (p *plan) revive(fam model.Family, stale string, name model.ServiceName) {
 
 // makeChain plans a chain with its rules.
 func (p *plan) makeChain(fam model.Family, c chainSpec, owners ...model.ServiceName) {
-	p.wanted[fam][c.name] = true
+	put(&p.wanted[fam], c.name, true)
 	if p.isStale(fam, c.name) {
-		p.revived[fam][c.name] = true
+		put(&p.revived[fam], c.name, true)
 		p.batch.flush(fam, c.name, owners...)
 	}
 	p.batch.added++
@@ -378,7 +415,7 @@ func (p *plan) sweep() {
 		for _, maps := range [...]bool{false, true} { // the rules that use a map go with their chains
 			for _, s := range p.old.tables[fam].stale {
 				if s.isMap == maps && !p.revived[fam][s.name] && p.now.Sub(s.since) > grace {
-					p.revived[fam][s.name] = true
+					put(&p.revived[fam], s.name, true)
 					p.deleteStale(fam, s)
 				}
 			}
@@ -401,6 +438,9 @@ func (p *plan) commit() *record {
 		r = &record{laid: p.laid}
 		for i := range r.tables {
 			r.tables[i] = tableRecord{chains: map[string]bool{}, shared: p.shared[i]}
+			if p.shared[i] == nil {
+				r.tables[i].shared = map[sharedKey]int{}
+			}
 		}
 	}
 	r.node = p.node
