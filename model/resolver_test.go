@@ -374,6 +374,7 @@ func TestConflictNames(t *testing.T) {
 func TestConflictHistory(t *testing.T) {
 	chance := rand.New(rand.NewPCG(11, 12))
 	vips := []string{"192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80"}
+	drawn := func() model.ServiceName { return []model.ServiceName{"", "a", "b", "c", "d"}[chance.IntN(5)] }
 	for range 200 {
 		d := newDesk(t)
 		for range 30 {
@@ -385,7 +386,7 @@ func TestConflictHistory(t *testing.T) {
 			}
 			changes := map[model.ServiceName]model.Change{}
 			for range 1 + chance.IntN(3) {
-				name := model.ServiceName(rune('a' + chance.IntN(5)))
+				name := drawn()
 				if chance.IntN(4) == 0 {
 					changes[name] = gone(name)
 					continue
@@ -413,7 +414,7 @@ func TestConflictHistory(t *testing.T) {
 			}
 			refused := map[model.ServiceName]error{}
 			if chance.IntN(3) == 0 {
-				refused[model.ServiceName(rune('a'+chance.IntN(5)))] = errors.New("no")
+				refused[drawn()] = errors.New("no")
 			}
 			before := map[model.ServiceName]*model.Resolved{}
 			for name := range refused {

@@ -1,7 +1,6 @@
 package modeltest
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -43,7 +42,7 @@ func some[T any](g *generator, n int, all []T) []T {
 }
 
 func (g *generator) name() model.ServiceName {
-	return model.ServiceName(fmt.Sprintf("svc-%d", g.chance.IntN(7)))
+	return []model.ServiceName{"", "a", "b", "c", "default/web:http", "default/web:https", `"; flush ruleset`}[g.chance.IntN(7)]
 }
 
 func (g *generator) service() model.Service {
