@@ -34,6 +34,8 @@ func (t tree) steps() []step {
 		{name: "format", limit: time.Minute, commands: []command{{args: []string{"gofmt", "-l", "."}, silent: true}}},
 		{name: "vet", limit: 10 * time.Minute, commands: t.inModules("go", "vet", "./...")},
 		{name: "staticcheck", limit: 15 * time.Minute, commands: t.inModules("go", "run", staticcheck, "./...")},
+		// The virtual machine's own tests need it before the step "vm" does.
+		{name: "prepare", limit: 10 * time.Minute, commands: []command{{args: []string{"go", "run", "./internal/vmtest", "-prepare", "-kernel", vmKernel}}}},
 		{name: "test", limit: 35 * time.Minute, commands: t.inModules("go", "test", "-race", "-count=1", "-timeout=20m", "-json", "./..."),
 			read: func(w *workshop) reader { return newEvents(w.out, "host") }},
 		{name: "vm", limit: 30 * time.Minute, commands: t.inVM(),
