@@ -102,6 +102,7 @@ func TestCleaningBesidesProgramming(t *testing.T) {
 	put(t, ns, flowA, flowB)
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
+	const rounds = 60
 	loop := func(f func()) {
 		wg.Go(func() {
 			for {
@@ -125,7 +126,7 @@ func TestCleaningBesidesProgramming(t *testing.T) {
 		require.NoError(t, err)
 		c.Due()
 	})
-	for range 200 {
+	for range rounds {
 		put(t, ns, flowC)
 		applied(c, model.DiffStates(dns(epA, epB, epC), dns(epA, epB)))
 		require.Eventually(t, func() bool { return len(clients(t, ns)) == 2 }, 30*time.Second, time.Millisecond)
@@ -134,7 +135,7 @@ func TestCleaningBesidesProgramming(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	require.Equal(t, 200, c.Stats().Deleted)
+	require.Equal(t, rounds, c.Stats().Deleted)
 }
 
 // TestCloseEndsClean: a Clean that waits for the kernel ends with the Cleaner.
@@ -176,8 +177,24 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	use()
 	before := descriptors()
-	for range 50 {
+	for range 20 {
 		use()
 	}
 	require.LessOrEqual(t, descriptors(), before+2)
+	require.Equal(t, 1, threadsIn(t, ns), "the one that keeps the namespace alive")
+}
+
+// threadsIn returns how many threads of this process are in a namespace.
+func threadsIn(t *testing.T, ns *lab.NetNS) (n int) {
+	t.Helper()
+	want, err := os.Readlink(ns.Path())
+	require.NoError(t, err)
+	tasks, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	for _, task := range tasks {
+		if got, err := os.Readlink("/proc/self/task/" + task.Name() + "/ns/net"); err == nil && got == want {
+			n++
+		}
+	}
+	return n
 }

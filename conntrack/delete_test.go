@@ -94,11 +94,37 @@ func TestDeleteKnowsTheFlowAgain(t *testing.T) {
 	require.Len(t, table(t, ns), 1)
 }
 
-// TestDeleteSamplesErrors: a thousand failures are counted, and described in a line or three.
+// TestDeleteNeedsTheID: a flow with the same addresses and ports in both directions may be another still.
+func TestDeleteNeedsTheID(t *testing.T) {
+	ns := lab.StartNetNS(t, "node")
+	c := newCleaner(t, ns, Config{})
+	put(t, ns, flowA)
+	flows := listed(t, c)
+	flows[0].id[attrHeaderLen]++
+	d, err := deleteAll(t, c, flows)
+	require.NoError(t, err)
+	require.Equal(t, 1, d.gone)
+	require.Len(t, table(t, ns), 1)
+}
+
+// TestListAgainAfterGivingUp: the kernel takes no second listing on a socket that has not read the first to its end.
+func TestListAgainAfterGivingUp(t *testing.T) {
+	ns := lab.StartNetNS(t, "node")
+	c := newCleaner(t, ns, Config{})
+	crowd(t, ns, 400)
+	m, err := listFamily(model.IPv4)
+	require.NoError(t, err)
+	for range 3 {
+		require.ErrorIs(t, c.table.ask(t.Context(), m, func([][]byte) error { return errSeen }), errSeen)
+	}
+	require.Len(t, listed(t, c), 400)
+}
+
+// TestDeleteSamplesErrors: hundreds of failures are counted, and described in a line or three.
 func TestDeleteSamplesErrors(t *testing.T) {
 	ns := lab.StartNetNS(t, "node")
 	c := newCleaner(t, ns, Config{})
-	crowd(t, ns, 1000)
+	crowd(t, ns, 300)
 	flows := listed(t, c)
 	for i := range flows {
 		if i%2 == 0 {
@@ -108,13 +134,13 @@ func TestDeleteSamplesErrors(t *testing.T) {
 	flows[1].id = nil // and this one we do
 	d, err := deleteAll(t, c, flows)
 	require.NoError(t, err)
-	require.Equal(t, 499, d.deleted)
+	require.Equal(t, 149, d.deleted)
 	require.Zero(t, d.gone)
 	err = d.failures.err()
-	require.ErrorContains(t, err, "501 stale flows could not be deleted")
+	require.ErrorContains(t, err, "151 stale flows could not be deleted")
 	require.ErrorContains(t, err, "10.128.0.11:5353")
 	require.LessOrEqual(t, strings.Count(err.Error(), "10.128.0.11:5353"), samples)
-	require.Len(t, table(t, ns), 501)
+	require.Len(t, table(t, ns), 151)
 }
 
 // withoutAdmin runs f on a thread without CAP_NET_ADMIN.
@@ -137,7 +163,7 @@ func withoutAdmin(t *testing.T, f func()) {
 
 func TestWithoutPermission(t *testing.T) {
 	ns, c := begun(t, Config{}, dns(epA))
-	crowd(t, ns, 250)
+	crowd(t, ns, 120)
 	flows := listed(t, c)
 	applied(c, model.DiffStates(dns(epA), dns(epB)))
 	withoutAdmin(t, func() {
@@ -156,7 +182,7 @@ func TestWithoutPermission(t *testing.T) {
 		require.Zero(t, d.deleted)
 	})
 	requireOwed(t, c, true)
-	require.Equal(t, 250, settle(t, c))
+	require.Equal(t, 120, settle(t, c))
 }
 
 // TestOtherLibraryAgrees: what is deleted here is gone for others.

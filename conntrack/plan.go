@@ -82,8 +82,8 @@ func (t *task) change(r *record, c model.ResolvedChange) {
 		return
 	}
 	for key := range after {
-		if _, had := before[key]; !had {
-			t.frontends[key] = struct{}{}
+		if _, had := before[key]; !had && hasEndpoints(c.After, model.FamilyOf(key.Addr.Addr())) {
+			t.frontends[key] = struct{}{} // whatever led elsewhere; without endpoints there is nothing to lead to
 		}
 	}
 	for _, f := range model.Families {

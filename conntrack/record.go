@@ -155,8 +155,10 @@ func (r *record) outcome(res model.Result, err error) *task {
 	t.full = a.sync
 	for _, c := range delta.Changes {
 		r.count(c.Before, -1)
-		r.count(c.After, +1)
 		t.change(r, c)
+	}
+	for _, c := range delta.Changes { // now that all have let go: what one lost another may have won
+		r.count(c.After, +1)
 	}
 	r.resolver.Commit(delta)
 	for key := range r.attempted {
