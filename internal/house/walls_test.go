@@ -46,6 +46,8 @@ func walls() []wall {
 			either(mine("nftables", "iptables", "conntrack"), others("github.com/coreos/go-iptables"))},
 		{"conntrack knows no backend", exactly("conntrack"),
 			either(mine("nftables", "iptables", "ipvs"), others("github.com/moby/ipvs", "github.com/coreos/go-iptables"))},
+		{"nodewatch knows no backend", exactly("model/nodewatch"),
+			either(mine("nftables", "iptables", "ipvs", "conntrack"), others("github.com/moby/ipvs", "github.com/coreos/go-iptables"))},
 		{"libraries do without the test kit", func(p listed) bool {
 			return p.library() && !within(p.ImportPath, module+"/internal") && !within(p.ImportPath, module+"/model/modeltest")
 		}, either(mine("internal/lab", "internal/vmtest", "internal/bench", "internal/house", "model/modeltest", "examples"),
@@ -102,6 +104,7 @@ func TestImportWallsStopSomebody(t *testing.T) {
 		{"iptables knows no other backend", module + "/iptables", module + "/nftables"},
 		{"ipvs knows no other backend", module + "/ipvs", module + "/nftables"},
 		{"conntrack knows no backend", module + "/conntrack", module + "/nftables"},
+		{"nodewatch knows no backend", module + "/model/nodewatch", module + "/nftables"},
 		{"libraries do without the test kit", module + "/nftables", module + "/internal/lab"},
 		{"libraries do without the test kit", module + "/model", "testing"},
 		{"orchestrators and stores stay in nested modules", module + "/internal/bench", "k8s.io/api/core/v1"},
