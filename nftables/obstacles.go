@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -19,20 +18,6 @@ const (
 	sysctlForward6      = "net.ipv6.conf.all.forwarding"
 	sysctlRouteLocalnet = "net.ipv4.conf.all.route_localnet"
 )
-
-// inNetNS runs f on a thread inside the Programmer's namespace. The thread ends with it.
-func (p *Programmer) inNetNS(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread must not run anything else afterwards
-		err := unix.Setns(int(p.netns.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
 
 func sysctlPath(name string) string { return "/proc/sys/" + strings.ReplaceAll(name, ".", "/") }
 

@@ -52,18 +52,60 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 }
 
 // openNetNS returns a descriptor of our own for a namespace: a copy of the one given or, for 0, one of that in which
-// the calling thread is.
+// the calling thread is. It returns nil for the namespace of the process, which needs no entering: CAP_NET_ADMIN is then
+// enough, where entering takes CAP_SYS_ADMIN.
 func openNetNS(fd int) (*os.File, error) {
-	if fd == 0 {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		return os.Open("/proc/thread-self/ns/net")
+	if fd != 0 {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(dup), "netns"), nil
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread, err := os.Stat("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(dup), "netns"), nil
+	process, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	if os.SameFile(thread, process) {
+		return nil, nil
+	}
+	return os.Open("/proc/thread-self/ns/net")
+}
+
+// inNetNS runs f inside the Programmer's namespace, on a thread that is nobody else's meanwhile.
+func (p *Programmer) inNetNS(f func() error) error {
+	done := make(chan error, 1)
+	go p.enter(f, done)
+	return <-done
+}
+
+func (p *Programmer) enter(f func() error, done chan<- error) {
+	runtime.LockOSThread()
+	switch {
+	case p.netns == nil:
+		// Unless its own thread is locked elsewhere, a goroutine runs in the namespace of the process.
+		defer runtime.UnlockOSThread()
+		done <- f()
+	case unix.Gettid() == unix.Getpid():
+		// The process's first thread must stay where it is, for it does not end with its goroutine. While this one
+		// holds it, another runs elsewhere.
+		defer runtime.UnlockOSThread()
+		other := make(chan error)
+		go p.enter(f, other)
+		done <- <-other
+	default:
+		err := unix.Setns(int(p.netns.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = f()
+		}
+		done <- err // still locked: the thread ends with the goroutine
+	}
 }
 
 // Features says what this backend can do.
@@ -216,11 +258,9 @@ func (p *Programmer) hangUp() {
 // exchange runs one exchange with the kernel over a socket that is known to be in order.
 func (p *Programmer) exchange(ctx context.Context, do func(s *socket) error) error {
 	if p.socket == nil {
-		s, err := dial(int(p.netns.Fd()))
-		if err != nil {
+		if err := p.inNetNS(func() (err error) { p.socket, err = dial(); return err }); err != nil {
 			return err
 		}
-		p.socket = s
 	}
 	err := p.socket.within(ctx, p.cfg.Timeout, func() error { return do(p.socket) })
 	var no *refusal
@@ -277,5 +317,8 @@ func (p *Programmer) Close() error {
 	p.closed = true
 	p.record = nil
 	p.hangUp()
+	if p.netns == nil {
+		return nil
+	}
 	return p.netns.Close()
 }

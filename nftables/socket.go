@@ -29,8 +29,9 @@ type socket struct {
 	spent bool
 }
 
-func dial(netns int) (*socket, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+// dial opens a socket in the namespace of the calling thread.
+func dial() (*socket, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", meaning(err))
 	}
