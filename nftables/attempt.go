@@ -151,10 +151,14 @@ func (p *Programmer) judge(ctx context.Context, next *plan, err error, refused m
 		}
 	}
 	for name, cause := range culprits {
-		if refused[name] != nil {
+		switch {
+		case refused[name] == nil:
+			refused[name] = cause
+		case next.fresh && p.resolver.Form(name) != nil:
+			p.resolver.Forget(name) // not even what it was before
+		default:
 			return false, err // it was left out already
 		}
-		refused[name] = cause
 	}
 	return len(culprits) > 0, err
 }

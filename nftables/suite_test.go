@@ -1,14 +1,17 @@
 package nftables_test
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +26,7 @@ import (
 func newIn(table string) func(tb testing.TB, w modeltest.World) model.Programmer {
 	return func(tb testing.TB, w modeltest.World) model.Programmer {
 		tb.Helper()
-		p, err := nftables.New(context.Background(), nftables.Config{Table: table, NetNS: w.NetNS(), VerifyInterval: 1})
+		p, err := nftables.New(context.Background(), nftables.Config{Table: table, NetNS: w.NetNS(), VerifyInterval: 1, Trace: spoil(w)})
 		require.NoError(tb, err)
 		tb.Cleanup(func() { require.NoError(tb, p.Close()) })
 		return p
@@ -66,6 +69,83 @@ func nft(tb testing.TB, w modeltest.World, script string, args ...string) string
 	return out
 }
 
+// spoiled says which batches are spoiled on their way to the kernel, by the namespace's descriptor: nil for none, else
+// the endpoint address in whose slots the kernel shall find no key.
+var spoiled sync.Map
+
+// refuse makes the kernel refuse slots of the service default/api:http, as package modeltest defines it.
+func refuse(_ testing.TB, w modeltest.World, _ model.ServiceName, err error) {
+	if err == nil {
+		spoiled.Delete(w.NetNS())
+	} else {
+		spoiled.Store(w.NetNS(), netip.MustParseAddr("10.128.0.12"))
+	}
+}
+
+// spoil returns a trace that gives the keys of some elements a type which no kernel knows.
+func spoil(w modeltest.World) func([]byte) {
+	return func(batch []byte) {
+		target, ok := spoiled.Load(w.NetNS())
+		if !ok {
+			return
+		}
+		addr := target.(netip.Addr)
+		for _, vip := range [...]string{"172.20.0.11", "192.0.2.11"} {
+			b := netip.MustParseAddr(vip).As4()
+			for at := 0; ; {
+				i := bytes.Index(batch[at:], b[:])
+				if i < 0 {
+					break
+				}
+				at += i + len(b)
+				const element = 44 // bytes of a slot, from its key on
+				slot := batch[at:min(len(batch), at+element)]
+				// Before the key's value stand its header and that of the attribute around it.
+				if header := batch[at-12 : at-4]; header[2] == 1 && header[6] == 1 && bytes.Contains(slot, addr.AsSlice()) {
+					header[2] = 0x1f
+				}
+			}
+		}
+	}
+}
+
+// A service of which the kernel does not even take what it took before is left out of a Sync, and it alone.
+func TestRefusedAltogether(t *testing.T) {
+	ctx := context.Background()
+	node := modeltest.StageNode()
+	w := modeltest.NewLab(t, node)
+	p := target().New(t, w)
+	service := func(vip string) model.Service {
+		return model.Service{Frontends: []model.Frontend{{Addr: netip.MustParseAddrPort(vip)}}}
+	}
+	eps := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.128.0.11:8080")}}
+	state := model.State{Node: node,
+		Services:  model.ServiceMap{"api": service("172.20.0.11:80"), "web": service("172.20.0.10:80")},
+		Endpoints: model.EndpointMap{"api": eps, "web": eps}}
+	asks := func(vip string) modeltest.Verdict {
+		out, err := w.Send(ctx, modeltest.Packet{Kind: modeltest.FromPod, From: netip.MustParseAddr("10.128.0.100"), To: netip.MustParseAddrPort(vip)}, 1)
+		require.NoError(t, err)
+		return out[0].Verdict
+	}
+	for range 2 {
+		res, err := p.Sync(ctx, state)
+		require.NoError(t, err)
+		require.NoError(t, res.Err())
+		require.Equal(t, modeltest.Translated, asks("172.20.0.11:80"))
+
+		spoiled.Store(w.NetNS(), netip.MustParseAddr("10.128.0.11"))
+		res, err = p.Sync(ctx, state)
+		spoiled.Delete(w.NetNS())
+		require.NoError(t, err)
+		require.Len(t, res.Rejected, 1)
+		require.Equal(t, model.ServiceName("api"), res.Rejected[0].Service)
+		require.ErrorIs(t, res.Rejected[0], unix.EINVAL)
+		require.Equal(t, modeltest.Dropped, asks("172.20.0.11:80"), "an address of the service range that nobody owns")
+		require.Equal(t, modeltest.Translated, asks("172.20.0.10:80"))
+		require.NoError(t, p.Check(ctx))
+	}
+}
+
 var seed = flag.Uint64("seed", 0, "repeat what the suite did by chance")
 
 func target() modeltest.Target {
@@ -76,6 +156,7 @@ func target() modeltest.Target {
 		Snapshot: snapshot,
 		Plant:    plant,
 		Damage:   damage(),
+		Refuse:   refuse,
 		Seed:     *seed,
 	}
 }

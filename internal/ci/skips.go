@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,6 +14,15 @@ type skip struct {
 	places    []string // where it was skipped
 	reasons   []string // why, in the same order
 	passed    []string // where it ran and passed
+}
+
+// asDocumented matches the reasons of the conformance suite for what a backend documents: a difference that its
+// FeatureSet names, or an ability that it lacks and, as another test of the suite sees, refuses by name.
+var asDocumented = regexp.MustCompile(`^\S+ (?:differs: \S|cannot do it: \S|can do everything$|can do no affinity shorter than )`)
+
+// documented reports whether a test is about something that a backend documents not to do.
+func (s skip) documented() bool {
+	return !slices.ContainsFunc(s.reasons, func(reason string) bool { return !asDocumented.MatchString(reason) })
 }
 
 // skips returns every test that was skipped, sorted, with where it ran instead: one that has nowhere passed has been

@@ -82,7 +82,9 @@ func summarizePlaces(out io.Writer, tests []result) {
 func summarizeSkips(out io.Writer, tests []result) (untested int) {
 	for _, s := range skips(tests) {
 		instead := "passed on " + strings.Join(s.passed, ", ")
-		if len(s.passed) == 0 {
+		if len(s.passed) == 0 && s.documented() {
+			instead = "as documented"
+		} else if len(s.passed) == 0 {
 			instead = "and passed NOWHERE, which is a failure"
 			untested++
 		}

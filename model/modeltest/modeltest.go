@@ -31,7 +31,9 @@ type Target struct {
 	// Damage are ways to harm what a Programmer has written, by name: "flush", "delete table". Each must be such that
 	// Check notices it at once.
 	Damage map[string]func(tb testing.TB, w World) error
-	// Refuse makes the kernel refuse, with err, every write for the named service until it is called with a nil err.
+	// Refuse makes the kernel refuse, with err, what is written for the named service until it is called with a nil err.
+	// What it took before it still takes. The suite asks for syscall.EINVAL and the service default/api:http, whose new
+	// endpoint is 10.128.0.12:8080, so that a hook may spoil just that on its way to a real kernel.
 	Refuse func(tb testing.TB, w World, name model.ServiceName, err error)
 	// Skip names subtests of the suite, as in "external-local/pod to 192.0.2.10:80 tcp", that are not to be run because
 	// of a difference: the value is the ID of one that the backend's FeatureSet documents.

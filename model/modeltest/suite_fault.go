@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -306,7 +307,7 @@ func refusedByTheKernel(t *testing.T, h *harness) {
 	r := h.rig(t, StageNode())
 	s1 := stateOf(StageNode(), web(epA), api(epA))
 	r.sync(t, s1)
-	cause := fmt.Errorf("no memory for this one")
+	cause := error(syscall.EINVAL)
 	h.target.Refuse(t, r.w, "default/api:http", cause)
 	s2 := stateOf(StageNode(), web(epB), api(epB))
 	refusedIn := func(res model.Result, err error) {
@@ -333,7 +334,7 @@ func refusedFromTheStart(t *testing.T, h *harness) {
 	}
 	r := h.rig(t, StageNode())
 	s := stateOf(StageNode(), web(epB), api(epB))
-	h.target.Refuse(t, r.w, "default/api:http", fmt.Errorf("never"))
+	h.target.Refuse(t, r.w, "default/api:http", syscall.EINVAL)
 	res, err := r.p.Sync(r.ctx, s)
 	require.NoError(t, err)
 	require.Equal(t, []model.ServiceName{"default/api:http"}, names(res.Rejected))
