@@ -139,11 +139,11 @@ func (d *dialer) once() (time.Duration, error) {
 		return 0, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	timeout := unix.Timeval{Sec: 5}
 	if err := errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout),
+		// Give up after 7 s. With SO_SNDTIMEO every signal, of which Go's scheduler sends many, would end connect(2).
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 2),
 		unix.Bind(fd, sockaddr(from)),
 	); err != nil {
 		return 0, fmt.Errorf("prepare to dial from %s: %w", from, err)

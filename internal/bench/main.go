@@ -3,8 +3,9 @@
 //	go run ./internal/bench -backend nftables -services 10000 -endpoints 10 -connect 2000
 //
 // It needs root, works in network namespaces of its own that end with it, and touches nothing else. Each figure is the
-// median of -runs alternating repetitions: a first Sync into an empty namespace, the same bytes sent raw into another
-// empty one (the floor: what the kernel itself needs), a restart, and a hundred changes, each followed by its floor.
+// median of -runs runs, and in each the best of three repetitions of this: a first Sync into an empty namespace, the
+// same bytes sent raw into another empty one (the floor: what the kernel itself needs), a restart, and a hundred changes
+// of each kind, each followed by its floor. What a repetition does is in pair.go, what becomes of it in measure.go.
 //
 //	sync_seconds, sync_cpu_seconds   the first Sync of a new Programmer: wall time, and CPU time of this process
 //	floor_seconds                    the bytes of that very Sync sent again over a raw socket
@@ -77,7 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&cfg.affinity, "affinity", 0, "give so many of the services affinity")
 	flags.IntVar(&cfg.restricted, "restricted", 0, "give so many of the services source ranges")
 	flags.IntVar(&cfg.connect, "connect", 0, "time so many TCP connections to the last service, and as many directly to its endpoints, in each of five rounds")
-	flags.IntVar(&cfg.runs, "runs", 3, "repetitions of which the figures are medians")
+	flags.IntVar(&cfg.runs, "runs", 3, "runs, of three repetitions each, of which the figures are medians")
 	flags.StringVar(&cfg.dump, "dump", "", "write the bytes of the first Sync to this `file`, for -replay")
 	replay := flags.String("replay", "", "send what -dump wrote to this `file` into an empty namespace and print how long the kernel needed")
 	check := flags.Bool("check", false, "measure the bars of the backend and say which are missed")

@@ -4,31 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
+	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/headgate/headgate/internal/lab"
-	"github.com/headgate/headgate/model"
 )
 
-// samples are what the repetitions of one run took.
-type samples struct {
-	sync, syncCPU, floor, floorCPU         []time.Duration
-	restart, cleanup                       []time.Duration
-	apply, applyFloor, remove, removeFloor []time.Duration
-	objects, removeTransactions            int
+// repetitions is how often one run measures everything. The best counts: what disturbs a measurement makes it longer,
+// never shorter.
+const repetitions = 3
+
+// A sample is what one repetition took, or the best of several, or the median of those.
+type sample struct {
+	sync, syncCPU, floor, floorCPU         time.Duration
+	restart, cleanup                       time.Duration
+	apply, applyFloor, remove, removeFloor time.Duration // medians of all changes
+
+	objects, removeTransactions int
 }
 
-// measure makes one run.
+// figures returns pointers to all times in s.
+func (s *sample) figures() []*time.Duration {
+	return []*time.Duration{&s.sync, &s.syncCPU, &s.floor, &s.floorCPU, &s.restart, &s.cleanup,
+		&s.apply, &s.applyFloor, &s.remove, &s.removeFloor}
+}
+
+// combine returns a sample with each time as choose chooses it from those of the samples; counts are the highest.
+func combine(samples []sample, choose func([]time.Duration) time.Duration) sample {
+	out := samples[0]
+	for i, figure := range out.figures() {
+		var all []time.Duration
+		for _, s := range samples {
+			all = append(all, *s.figures()[i])
+		}
+		*figure = choose(all)
+	}
+	for _, s := range samples {
+		out.objects, out.removeTransactions = max(out.objects, s.objects), max(out.removeTransactions, s.removeTransactions)
+	}
+	return out
+}
+
+// measure measures all that the config asks for.
 func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 	peak, err := peakMemoryOfChild(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("peak memory: %w", err)
 	}
-	s, err := measurePrograming(ctx, b, cfg)
+	s, err := measureProgramming(ctx, b, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -36,18 +57,18 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 		Backend:                 cfg.backend,
 		Services:                cfg.services,
 		Endpoints:               cfg.endpoints,
-		SyncSeconds:             seconds(median(s.sync)),
-		SyncCPUSeconds:          seconds(median(s.syncCPU)),
-		FloorSeconds:            seconds(median(s.floor)),
-		ApplyMicroseconds:       microseconds(median(s.apply)),
-		ApplyFloorMicroseconds:  microseconds(median(s.applyFloor)),
-		RemoveMicroseconds:      microseconds(median(s.remove)),
-		RemoveFloorMicroseconds: microseconds(median(s.removeFloor)),
-		RestartSeconds:          seconds(median(s.restart)),
-		CleanupSeconds:          seconds(median(s.cleanup)),
+		SyncSeconds:             seconds(s.sync),
+		SyncCPUSeconds:          seconds(s.syncCPU),
+		FloorSeconds:            seconds(s.floor),
+		ApplyMicroseconds:       microseconds(s.apply),
+		ApplyFloorMicroseconds:  microseconds(s.applyFloor),
+		RemoveMicroseconds:      microseconds(s.remove),
+		RemoveFloorMicroseconds: microseconds(s.removeFloor),
+		RestartSeconds:          seconds(s.restart),
+		CleanupSeconds:          seconds(s.cleanup),
 		PeakRSSBytes:            peak,
 		Objects:                 s.objects,
-		floorCPUSeconds:         seconds(median(s.floorCPU)),
+		floorCPUSeconds:         seconds(s.floorCPU),
 		removeTransactions:      s.removeTransactions,
 	}
 	if cfg.connect > 0 {
@@ -58,12 +79,13 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 	return r, nil
 }
 
-// measurePrograming repeats everything that has to do with programming. The namespaces of all repetitions live until
-// the end: the kernel takes apart what is gone in the background, and would do so during the next measurement.
-func measurePrograming(ctx context.Context, b backend, cfg config) (s samples, err error) {
+// measureProgramming makes the runs of everything that has to do with programming: in each, the best of some
+// repetitions. The namespaces of all of them live until the end: the kernel takes apart what is gone in the background,
+// and would do so during the next measurement.
+func measureProgramming(ctx context.Context, b backend, cfg config) (out sample, err error) {
 	rec, err := newRecorder()
 	if err != nil {
-		return s, err
+		return out, err
 	}
 	var pairs []*pair
 	defer func() {
@@ -72,192 +94,31 @@ func measurePrograming(ctx context.Context, b backend, cfg config) (s samples, e
 		}
 		err = errors.Join(err, rec.Close())
 	}()
-	for n := range cfg.runs {
+	var samples []sample
+	for n := range cfg.runs * repetitions {
 		p, err := newPair(b, rec)
 		if err != nil {
-			return s, err
+			return out, err
 		}
 		pairs = append(pairs, p)
 		dump := ""
 		if n == 0 {
 			dump = cfg.dump
 		}
-		if err := p.repetition(ctx, cfg, dump, &s); err != nil {
-			return s, err
-		}
-	}
-	for _, p := range pairs {
-		took, err := p.cleanup(ctx)
+		s, err := p.repetition(ctx, cfg, dump)
 		if err != nil {
-			return s, fmt.Errorf("cleanup: %w", err)
+			return out, err
 		}
-		s.cleanup = append(s.cleanup, took)
+		samples = append(samples, s)
 	}
-	return s, nil
-}
-
-// A pair is two namespaces that hold the same: the subject, which a Programmer programs, and the twin, which gets the
-// same bytes from somebody who does nothing else. As the twin gets every transaction, the kernel's counts of
-// generations and handles are the same on both sides, and what is valid in one is valid in the other.
-type pair struct {
-	backend
-	rec           *recorder
-	subject, twin *lab.NetNS
-	floor         floor
-}
-
-func newPair(b backend, rec *recorder) (p *pair, err error) {
-	p = &pair{backend: b, rec: rec}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	if p.subject, err = lab.NewNetNS("subject"); err != nil {
-		return nil, err
-	}
-	if p.twin, err = lab.NewNetNS("twin"); err != nil {
-		return nil, err
-	}
-	if p.floor, err = b.floor(p.twin); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *pair) close() {
-	if p.floor != nil {
-		p.floor.Close()
-	}
-	for _, ns := range []*lab.NetNS{p.subject, p.twin} {
-		if ns != nil {
-			ns.Close()
+	for i, p := range pairs {
+		if samples[i].cleanup, err = p.cleanup(ctx); err != nil {
+			return out, fmt.Errorf("cleanup: %w", err)
 		}
 	}
-}
-
-// repetition measures everything but Cleanup once, from two empty namespaces on.
-func (p *pair) repetition(ctx context.Context, cfg config, dump string, s *samples) error {
-	tracker := cfg.track()
-	want := tracker.State()
-	first, err := p.sync(ctx, want, dump)
-	if err != nil {
-		return fmt.Errorf("first sync: %w", err)
+	var runs []sample
+	for run := range slices.Chunk(samples, repetitions) {
+		runs = append(runs, combine(run, slices.Min))
 	}
-	first.programmer.Close()
-	s.sync, s.syncCPU = append(s.sync, first.took), append(s.syncCPU, first.cpu)
-	s.floor, s.floorCPU = append(s.floor, first.floor), append(s.floorCPU, first.floorCPU)
-	s.objects = first.result.Written()
-
-	again, err := p.sync(ctx, want, "")
-	if err != nil {
-		return fmt.Errorf("restart: %w", err)
-	}
-	defer again.programmer.Close()
-	s.restart = append(s.restart, again.took)
-
-	c := newChurn(cfg, want)
-	for n := range changes {
-		took, floor, _, err := p.apply(ctx, again.programmer, tracker, c.add(n))
-		if err != nil {
-			return fmt.Errorf("add an endpoint: %w", err)
-		}
-		s.apply, s.applyFloor = append(s.apply, took), append(s.applyFloor, floor)
-	}
-	for n := range changes {
-		took, floor, result, err := p.apply(ctx, again.programmer, tracker, c.remove(n))
-		if err != nil {
-			return fmt.Errorf("remove an endpoint: %w", err)
-		}
-		s.remove, s.removeFloor = append(s.remove, took), append(s.removeFloor, floor)
-		s.removeTransactions = max(s.removeTransactions, result.Transactions)
-	}
-	return nil
-}
-
-// A synced is what one Sync took.
-type synced struct {
-	programmer      model.Programmer
-	result          model.Result
-	took, cpu       time.Duration
-	floor, floorCPU time.Duration
-}
-
-// sync makes a new Programmer, measures its Sync, and sends the same to the twin. Memory that the measurement before
-// left behind is collected first.
-func (p *pair) sync(ctx context.Context, want model.State, dump string) (out synced, err error) {
-	if out.programmer, err = p.open(ctx, p.subject, p.rec.record); err != nil {
-		return out, err
-	}
-	runtime.GC()
-	cpu, started := cpuTime(), time.Now()
-	out.result, err = out.programmer.Sync(ctx, want)
-	out.took, out.cpu = time.Since(started), cpuTime()-cpu
-	if err = errors.Join(err, out.result.Err()); err != nil {
-		out.programmer.Close()
-		return out, err
-	}
-	pieces := p.rec.take()
-	if dump != "" {
-		err = writeDump(dump, pieces)
-	}
-	runtime.GC()
-	cpu = cpuTime()
-	if err == nil {
-		out.floor, err = send(p.floor, pieces)
-	}
-	out.floorCPU = cpuTime() - cpu
-	return out, err
-}
-
-// apply measures one change, from the Tracker on, and sends the same to the twin.
-func (p *pair) apply(ctx context.Context, prog model.Programmer, tracker *model.Tracker, e edit) (took, floor time.Duration, result model.Result, err error) {
-	started := time.Now()
-	tracker.SetEndpoints(e.name, e.endpoints)
-	result, err = prog.Apply(ctx, tracker.Diff())
-	took = time.Since(started)
-	if err = errors.Join(err, result.Err()); err != nil {
-		return took, 0, result, err
-	}
-	floor, err = send(p.floor, p.rec.take())
-	return took, floor, result, err
-}
-
-// cleanup measures the Cleanup of a Programmer that knows nothing yet.
-func (p *pair) cleanup(ctx context.Context) (time.Duration, error) {
-	prog, err := p.open(ctx, p.subject, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer prog.Close()
-	started := time.Now()
-	err = prog.Cleanup(ctx)
-	return time.Since(started), err
-}
-
-// send sends all pieces and returns how long the kernel took over them.
-func send(f floor, pieces [][]byte) (took time.Duration, err error) {
-	if len(pieces) == 0 {
-		return 0, errors.New("the backend reported nothing that it sent")
-	}
-	for _, piece := range pieces {
-		if err := f.prepare(piece); err != nil {
-			return 0, err
-		}
-		started := time.Now()
-		if err := f.send(piece); err != nil {
-			return 0, err
-		}
-		took += time.Since(started)
-	}
-	return took, nil
-}
-
-// cpuTime returns the CPU time that this process has used so far, in user space and in the kernel.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(os.NewSyscallError("getrusage", err)) // fails for no argument of ours
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return combine(runs, median), nil
 }

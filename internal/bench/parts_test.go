@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,13 @@ func TestQuantiles(t *testing.T) {
 	require.Equal(t, time.Duration(1), quantile(values, 0))
 	require.Equal(t, []time.Duration{5, 1, 4, 2, 3}, values, "the values must stay as they were")
 	require.Zero(t, median([]int(nil)))
+}
+
+func TestCombine(t *testing.T) {
+	samples := []sample{{sync: 3, removeFloor: 9, objects: 1}, {sync: 1, removeFloor: 8}, {sync: 2, removeFloor: 7, removeTransactions: 2}}
+	require.Equal(t, sample{sync: 1, removeFloor: 7, objects: 1, removeTransactions: 2}, combine(samples, slices.Min))
+	require.Equal(t, sample{sync: 2, removeFloor: 8, objects: 1, removeTransactions: 2}, combine(samples, median))
+	require.Equal(t, time.Duration(3), samples[0].sync, "the samples must stay as they were")
 }
 
 func TestBars(t *testing.T) {
