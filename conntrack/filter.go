@@ -59,10 +59,30 @@ func untranslated(key model.FrontendKey) (filter, error) {
 func fromEndpoint(p model.Protocol, ep netip.AddrPort) (filter, error) {
 	f, err := ofProtocol(p, model.FamilyOf(ep.Addr()))
 	if err == nil && (!named(ep.Addr()) || ep.Port() == 0) {
-		return filter{}, fmt.Errorf("filter for endpoint %s: %w", ep, model.ErrInvalid)
+		err = fmt.Errorf("filter for endpoint %s: %w", ep, model.ErrInvalid)
+	}
+	if err != nil {
+		return filter{}, err
 	}
 	f.src, f.sport = ep.Addr(), ep.Port()
-	return f, err
+	return f, nil
+}
+
+// between lists the flows to a frontend whose replies come from an endpoint.
+func between(key model.FrontendKey, ep netip.AddrPort) (filter, error) {
+	f, err := toFrontend(key)
+	if err != nil {
+		return filter{}, err
+	}
+	from, err := fromEndpoint(key.Protocol, ep)
+	if err == nil && from.family != f.family {
+		err = fmt.Errorf("filter for frontend %s and endpoint %s: %w", key, ep, model.ErrInvalid)
+	}
+	if err != nil {
+		return filter{}, err
+	}
+	f.src, f.sport = from.src, from.sport
+	return f, nil
 }
 
 // toAddr lists the flows to an address, whatever the port.

@@ -26,6 +26,9 @@ func TestFiltersRefuseToNameNothing(t *testing.T) {
 		"endpoint, no port":     func() (filter, error) { return fromEndpoint(model.UDP, at(podA, 0)) },
 		"endpoint, unspecified": func() (filter, error) { return fromEndpoint(model.UDP, at(netip.IPv4Unspecified(), 53)) },
 		"endpoint, mapped":      func() (filter, error) { return fromEndpoint(model.UDP, mapped) },
+		"pair, no frontend":     func() (filter, error) { return between(udp(netip.AddrPort{}), epA) },
+		"pair, no endpoint":     func() (filter, error) { return between(udp(at(vip, 53)), netip.AddrPort{}) },
+		"pair of two families":  func() (filter, error) { return between(udp(at(vip, 53)), at(podA6, 53)) },
 		"no address":            func() (filter, error) { return toAddr(model.UDP, netip.Addr{}) },
 		"unspecified address":   func() (filter, error) { return toAddr(model.UDP, netip.IPv6Unspecified()) },
 	} {
@@ -66,6 +69,7 @@ func TestFiltersListWhatTheyName(t *testing.T) {
 			"node port":    func() (filter, error) { return toFrontend(key(at(unspecified, 53))) },
 			"untranslated": func() (filter, error) { return untranslated(key(at(a[0], 53))) },
 			"endpoint":     func() (filter, error) { return fromEndpoint(model.UDP, at(a[2], 5353)) },
+			"pair":         func() (filter, error) { return between(key(at(a[0], 53)), at(a[2], 5353)) },
 			"address":      func() (filter, error) { return toAddr(model.UDP, a[1]) },
 		} {
 			f, err := build()

@@ -16,8 +16,10 @@ type task struct {
 	frontends map[model.FrontendKey]struct{}
 	// fresh are frontends whose service had no endpoints and has some now: flows to them may be untranslated.
 	fresh map[model.FrontendKey]struct{}
-	// gone are endpoints that ceased to serve, reached the frontends at which they did.
+	// gone are endpoints that ceased to serve, pairs those that did so for one frontend alone, reached the frontends at
+	// which either did.
 	gone    map[endpoint]struct{}
+	pairs   map[pair]struct{}
 	reached map[model.FrontendKey]struct{}
 	// addrs are addresses of the node that came or went, loopback says that node ports on 127.0.0.0/8 did.
 	addrs    map[netip.Addr]struct{}
@@ -30,15 +32,22 @@ type endpoint struct {
 	addr  netip.AddrPort
 }
 
+// A pair is a frontend and an endpoint.
+type pair struct {
+	frontend model.FrontendKey
+	endpoint netip.AddrPort
+}
+
 func newTask() *task {
 	return &task{
 		frontends: map[model.FrontendKey]struct{}{}, fresh: map[model.FrontendKey]struct{}{},
-		gone: map[endpoint]struct{}{}, reached: map[model.FrontendKey]struct{}{}, addrs: map[netip.Addr]struct{}{},
+		gone: map[endpoint]struct{}{}, pairs: map[pair]struct{}{}, reached: map[model.FrontendKey]struct{}{},
+		addrs: map[netip.Addr]struct{}{},
 	}
 }
 
 func (t *task) empty() bool {
-	return !t.full && len(t.frontends)+len(t.fresh)+len(t.gone)+len(t.addrs) == 0
+	return !t.full && len(t.frontends)+len(t.fresh)+len(t.gone)+len(t.pairs)+len(t.addrs) == 0
 }
 
 // add adds what o has to look at.
@@ -47,6 +56,7 @@ func (t *task) add(o *task) {
 	maps.Copy(t.frontends, o.frontends)
 	maps.Copy(t.fresh, o.fresh)
 	maps.Copy(t.gone, o.gone)
+	maps.Copy(t.pairs, o.pairs)
 	maps.Copy(t.reached, o.reached)
 	maps.Copy(t.addrs, o.addrs)
 }
@@ -98,6 +108,9 @@ func (t *task) endpointsChanged(kept []model.FrontendKey, f model.Family, c mode
 	gone := lost(c.Before, c.After, f)
 	switch {
 	case len(gone) == 0:
+	case len(gone) == 1 && len(kept) == 1: // the kernel then looks at one direction of most flows, and not at two
+		t.pairs[pair{kept[0], gone[0]}] = struct{}{}
+		t.reached[kept[0]] = struct{}{}
 	case len(gone) <= len(kept):
 		for _, ep := range gone {
 			t.gone[endpoint{c.Before.Service.Protocol, ep}] = struct{}{}
@@ -177,6 +190,9 @@ func (r *record) looksAt(t *task, p model.Protocol, f model.Family, orphans bool
 	}
 	for ep := range t.gone {
 		l.add(ep.proto, ep.addr.Addr(), func() (filter, error) { return fromEndpoint(ep.proto, ep.addr) })
+	}
+	for p := range t.pairs {
+		l.add(p.frontend.Protocol, p.endpoint.Addr(), func() (filter, error) { return between(p.frontend, p.endpoint) })
 	}
 	for a := range t.addrs {
 		l.add(p, a, func() (filter, error) { return toAddr(p, a) })

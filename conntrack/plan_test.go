@@ -68,6 +68,7 @@ func TestLooks(t *testing.T) {
 		want     []string
 	}{
 		"one endpoint goes":     {both, to(epB, at(podA6, 5353), at(podB6, 5353)), []string{"IPv4 from 10.128.0.11:5353"}},
+		"one, one frontend":     {state("dns", service(at(vip, 53)), endpoints(epA, epB)...), state("dns", service(at(vip, 53)), endpoints(epB)...), []string{"IPv4 to 172.20.9.1:53 from 10.128.0.11:5353"}},
 		"one of each family":    {both, to(epB, at(podB6, 5353)), []string{"IPv4 from 10.128.0.11:5353", "IPv6 from *:5353"}},
 		"all go":                {both, none, []string{"IPv4 from 10.128.0.11:5353", "IPv4 from 10.128.0.12:5353", "IPv6 from *:5353"}},
 		"more than frontends":   {to(epA, epB, epC, at(podA, 1), at(podB, 1)), to(epA), []string{"IPv4 to *:30053", "IPv4 to 172.20.9.1:53", "IPv4 to 172.20.9.1:54"}},
