@@ -214,8 +214,8 @@ func (p *Programmer) verify(ctx context.Context) error {
 	}
 	for name, laid := range p.record.laid {
 		for _, fam := range model.Families {
-			f := all.rules(fam, p.record.node).render(p.resolver.Form(name), laid[fam])
-			all.diff(fam, name, &form{}, &f)
+			all.rules(fam, p.record.node).render(&all.after[fam], p.resolver.Form(name), laid[fam])
+			all.diff(fam, name, &form{}, &all.after[fam])
 		}
 	}
 	all.finish()

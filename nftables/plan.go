@@ -72,7 +72,11 @@ type plan struct {
 	prune []pruning
 	// refused has the services that cannot be planned.
 	refused map[model.ServiceName]error
-	scratch [2]element // of diffRuns, which writes most elements
+	// What follows is memory that is used again and again: the forms of one service at a time, and the elements of
+	// diffRuns.
+	before  form
+	after   [2]form
+	scratch [2]element
 }
 
 // put sets a key of a map that may not have been made yet: most plans are small and need few of them.
@@ -108,9 +112,9 @@ func (p *plan) change(c model.ResolvedChange) {
 	if l := p.old.laid[c.Name]; l != nil {
 		old = *l
 	}
-	var forms [2]form
 	for _, fam := range model.Families {
 		if c.After == nil {
+			p.after[fam].reset()
 			continue
 		}
 		var err error
@@ -118,14 +122,14 @@ func (p *plan) change(c model.ResolvedChange) {
 			put(&p.refused, c.Name, err)
 			return
 		}
-		forms[fam] = p.rules(fam, p.node).render(c.After, next[fam])
+		p.rules(fam, p.node).render(&p.after[fam], c.After, next[fam])
 	}
 	for _, fam := range model.Families {
-		var before form
+		p.before.reset()
 		if !p.fresh {
-			before = p.rules(fam, p.old.node).render(c.Before, old[fam])
+			p.rules(fam, p.old.node).render(&p.before, c.Before, old[fam])
 		}
-		p.diff(fam, c.Name, &before, &forms[fam])
+		p.diff(fam, c.Name, &p.before, &p.after[fam])
 	}
 	p.laid[c.Name] = nil
 	if c.After != nil {

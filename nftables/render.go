@@ -105,16 +105,22 @@ type renderer struct {
 	id    string
 	note  string
 	pins  [2][]affinityPort
-	form  form
+	form  *form
 	order []string // names of chains that are in the form
 }
 
-// render returns what a service puts into the table of the ruleset's family; nothing for nil.
-func (rs ruleset) render(res *model.Resolved, lay layouts) form {
+// reset empties a form and keeps its memory.
+func (f *form) reset() {
+	*f = form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0]}
+}
+
+// render makes f what a service puts into the table of the ruleset's family; nothing for nil.
+func (rs ruleset) render(f *form, res *model.Resolved, lay layouts) {
+	f.reset()
 	if res == nil || !slices.ContainsFunc(res.Frontends, func(f model.Frontend) bool { return f.Family() == rs.family }) {
-		return form{}
+		return
 	}
-	r := renderer{ruleset: rs, res: res, lay: lay, note: comment(res.Name)}
+	r := renderer{ruleset: rs, res: res, lay: lay, note: comment(res.Name), form: f}
 	if res.Service.Affinity > 0 || res.Service.Balance == model.RoundRobin {
 		r.id = identifier(res.Name)
 	}
@@ -128,7 +134,6 @@ func (rs ruleset) render(res *model.Resolved, lay layouts) form {
 		}
 	}
 	r.endpoints()
-	return r.form
 }
 
 // affinityMaps puts the service's maps of clients into the form: one for each list and endpoint port.

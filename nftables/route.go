@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -54,30 +53,32 @@ type ownRoute struct {
 
 // chain returns the name of the route's chain.
 func (r route) chain() string {
-	var b strings.Builder
+	name := make([]byte, 0, 32)
 	switch r.class {
 	case internal:
-		b.WriteString("internal-")
+		name = append(name, "internal-"...)
 	case external:
-		b.WriteString("external-")
+		name = append(name, "external-"...)
 	}
 	if r.nodePort {
-		b.WriteString("node-port-")
+		name = append(name, "node-port-"...)
 	}
 	if r.list == local {
-		b.WriteString("local-")
+		name = append(name, "local-"...)
 	}
 	if r.own != nil {
-		b.WriteString("to-")
-		b.WriteString(r.own.id)
-		return b.String()
+		return string(append(append(name, "to-"...), r.own.id...))
 	}
-	b.WriteString(map[model.Balance]string{model.Random: "lb-", model.SourceHash: "hash-", model.Maglev: "hash-"}[r.balance])
+	switch r.balance {
+	case model.SourceHash, model.Maglev:
+		name = append(name, "hash-"...)
+	default:
+		name = append(name, "lb-"...)
+	}
 	if r.hashPort {
-		b.WriteString("port-")
+		name = append(name, "port-"...)
 	}
-	b.WriteString(strconv.Itoa(r.slots))
-	return b.String()
+	return string(strconv.AppendInt(name, int64(r.slots), 10))
 }
 
 // bare is the route that a route leads to once its class is settled; it has no service of its own.
