@@ -295,14 +295,6 @@ func (w *wire) deleteSet(table string, fam model.Family, set string) {
 	w.end(m)
 }
 
-// flushSet writes the message that deletes all elements of a set.
-func (w *wire) flushSet(table string, fam model.Family, set string) {
-	m := w.message(unix.NFT_MSG_DELSETELEM, 0, nfproto(fam))
-	w.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-	w.text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	w.end(m)
-}
-
 // forget writes the message that deletes clients from a map of clients.
 func (w *wire) forget(table string, fam model.Family, set string, clients []element) {
 	m := w.message(unix.NFT_MSG_DELSETELEM, 0, nfproto(fam))

@@ -44,11 +44,6 @@ func (r run) element(slot int) element {
 	}
 }
 
-// same reports whether two runs are of the same list behind the same frontend.
-func (r run) same(o run) bool {
-	return r.set == o.set && r.addr == o.addr && r.proto == o.proto && r.port == o.port && r.list == o.list
-}
-
 // layouts are the layouts of a service's two lists in one family.
 type layouts [2]layout
 
