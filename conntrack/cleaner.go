@@ -14,7 +14,11 @@ import (
 
 // A Cleaner forgets the flows that changes made stale. It has to be told of every attempt to program, from the first
 // Sync on: [Cleaner.Syncing] or [Cleaner.Applying] before, [Cleaner.Programmed] after. [Cleaner.Clean] then does what
-// is owed. New makes one, Close releases its sockets. It is safe for concurrent use.
+// is owed. New makes one, Close releases its sockets. It is safe for concurrent use, and is a [model.Cleaner] for the
+// Syncer, which does the telling.
+//
+// After a Cleanup of the Programmer, Syncing with an empty State, Programmed and Settle forget the flows of all that was
+// balanced.
 type Cleaner struct {
 	cfg Config
 	ns  *os.File // of cfg.NetNS; nil if that is 0
@@ -30,8 +34,10 @@ type Cleaner struct {
 	mu     sync.Mutex // guards what follows; never held while the kernel works
 	record *record
 	owed   []debt
-	stats  Stats
-	closed bool
+	// deferred is what looks left alone because it was being programmed; it is owed once that is over.
+	deferred *task
+	stats    Stats
+	closed   bool
 }
 
 // A debt is a task and when it is due.
@@ -143,13 +149,22 @@ func (c *Cleaner) Programmed(res model.Result, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owe(c.record.outcome(res, err))
+	c.owe(c.deferred)
+	c.deferred = nil
 }
 
-// owe adds what has to be looked at to what is owed. The caller holds mu.
+// owe adds what has to be looked at, now and once more later, to what is owed. The caller holds mu.
 func (c *Cleaner) owe(t *task) {
-	if t != nil && !t.empty() {
-		c.owed = append(c.owed, debt{task: t, due: time.Now()})
+	if t == nil || t.empty() {
+		return
 	}
+	for _, d := range c.owed {
+		if !d.second {
+			d.task.add(t)
+			return
+		}
+	}
+	c.owed = append(c.owed, debt{task: t, due: time.Now()})
 }
 
 // Due returns when [Cleaner.Clean] has something to do. It returns false if nothing is owed, or nothing can be done

@@ -42,8 +42,10 @@
 // leads elsewhere stays. Memory does not follow the table. A request of the kernel that deletes by filter is never sent: there is
 // nothing in this package that could flush a table.
 //
-// Where the kernel has no such filter (before Linux 5.8), or [Config.NoKernelFilter] says so, the same happens with a
-// listing of the whole family. Everything works on Linux 5.8 and later; it is tested on 6.1 and later.
+// The kernel's filter takes IPv6 addresses the wrong way round (see filter.sent in the source), so for IPv6 it is asked by
+// protocol and port alone: the flows to the same port of other addresses are listed too, and left alone. Where the
+// kernel has no such filter (before Linux 5.8), or [Config.NoKernelFilter] says so, the same happens with a listing of
+// the whole family. Everything works on Linux 5.8 and later; it is tested on 6.1 and later.
 //
 // # Tables
 //

@@ -167,6 +167,40 @@ func TestCleaningFailsThenMoreChanges(t *testing.T) {
 	require.Equal(t, []uint16{41003}, clients(t, ns))
 }
 
+// TestOwedDoesNotGrow: cleaning fails for as long as it takes to change 3,000 endpoints.
+func TestOwedDoesNotGrow(t *testing.T) {
+	ns, c := begun(t, Config{}, dns(epB))
+	put(t, ns, flowA, flowB)
+	dead, cancel := context.WithCancel(context.Background())
+	cancel()
+	last := dns(epB)
+	for i := range 3000 {
+		next := dns(at(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 53))
+		applied(c, model.DiffStates(last, next))
+		if i%100 == 0 {
+			_, err := c.Clean(dead)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		last = next
+	}
+	require.Len(t, c.owed, 1)
+	require.LessOrEqual(t, len(c.owed[0].task.gone)+len(c.owed[0].task.pairs), maxDetails)
+	applied(c, model.DiffStates(last, model.State{}))
+	require.Equal(t, 2, settle(t, c), "a frontend that is gone is not forgotten over all that")
+}
+
+// TestSettleWhileProgramming waits for the outcome instead of looking again and again.
+func TestSettleWhileProgramming(t *testing.T) {
+	ns, c := begun(t, Config{}, dns(epA))
+	put(t, ns, flowA)
+	applied(c, model.DiffStates(dns(epA), dns(epB)))
+	c.Applying(model.DiffStates(dns(epB), dns(epC)))
+	require.Zero(t, settle(t, c))
+	require.Len(t, table(t, ns), 1)
+	c.Programmed(model.Result{}, model.ErrNotSynced)
+	require.Equal(t, 1, settle(t, c))
+}
+
 // TestEndpointComesBack: gone and back before anybody looked.
 func TestEndpointComesBack(t *testing.T) {
 	ns, c := begun(t, Config{}, dns(epA, epB))

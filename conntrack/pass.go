@@ -89,9 +89,15 @@ func (p *pass) settle(err error, done Stats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.add(done)
-	p.owe(p.skipped)
+	if p.deferred != nil {
+		p.skipped.add(p.deferred)
+	}
+	if p.deferred = p.skipped; p.record.pending == nil {
+		p.owe(p.deferred)
+		p.deferred = nil
+	}
 	if err != nil {
-		p.owed = append(p.owed, p.taken...)
+		p.owe(p.task)
 		return
 	}
 	again := newTask()

@@ -50,6 +50,10 @@ func (t *task) empty() bool {
 	return !t.full && len(t.frontends)+len(t.fresh)+len(t.gone)+len(t.pairs)+len(t.addrs) == 0
 }
 
+// maxDetails is how much a task may remember before it becomes a comparison of everything: where cleaning cannot be
+// done for long, what is owed does not grow with the changes.
+const maxDetails = 1000
+
 // add adds what o has to look at.
 func (t *task) add(o *task) {
 	t.full, t.loopback = t.full || o.full, t.loopback || o.loopback
@@ -59,6 +63,15 @@ func (t *task) add(o *task) {
 	maps.Copy(t.pairs, o.pairs)
 	maps.Copy(t.reached, o.reached)
 	maps.Copy(t.addrs, o.addrs)
+	if len(t.fresh)+len(t.gone)+len(t.pairs)+len(t.reached) > maxDetails {
+		t.full = true
+	}
+	if t.full { // which has all that is a frontend still; what was one is among frontends
+		clear(t.fresh)
+		clear(t.gone)
+		clear(t.pairs)
+		clear(t.reached)
+	}
 }
 
 // lists reports whether a frontend is among those that have to be looked at, be it there or gone.
