@@ -76,7 +76,8 @@ func (p *Programmer) clients(ctx context.Context, pr pruning) (gone []element, e
 // so a failure is no more than a warning: such a client stays with an endpoint that is gone, until its entry expires.
 func (p *Programmer) pruneAgain(ctx context.Context, done *plan, res *model.Result) {
 	for tries := 0; tries < maxTries && len(done.prune) > 0; tries++ {
-		again := &plan{cfg: p.cfg, batch: newBatch(p.cfg.Table), prune: done.prune}
+		again := newPlan(p.cfg, done.old, done.node, done.now, false, &p.memory)
+		again.prune = done.prune
 		err := p.commitPlan(ctx, again, res)
 		if err == nil && again.batch.empty() {
 			return
@@ -98,7 +99,7 @@ func (p *Programmer) tidy(ctx context.Context, res *model.Result) {
 			return
 		case <-time.After(grace + time.Millisecond):
 		}
-		next := newPlan(p.cfg, p.record, p.record.node, time.Now(), false)
+		next := newPlan(p.cfg, p.record, p.record.node, time.Now(), false, &p.memory)
 		next.sweep()
 		next.finish()
 		err := p.commitPlan(ctx, next, res)
@@ -116,7 +117,7 @@ func (p *Programmer) tidy(ctx context.Context, res *model.Result) {
 
 // judge decides what a failed commit means: whether to try again, after noting which services are to be left out, or
 // which error to return.
-func (p *Programmer) judge(ctx context.Context, next *plan, err error, refused map[model.ServiceName]error, exact *bool, tries int) (bool, error) {
+func (p *Programmer) judge(ctx context.Context, next *plan, err error, refused *map[model.ServiceName]error, exact *bool, tries int) (bool, error) {
 	var no *refusal
 	if !errors.As(err, &no) {
 		return false, err
@@ -152,8 +153,8 @@ func (p *Programmer) judge(ctx context.Context, next *plan, err error, refused m
 	}
 	for name, cause := range culprits {
 		switch {
-		case refused[name] == nil:
-			refused[name] = cause
+		case (*refused)[name] == nil:
+			put(refused, name, cause)
 		case next.fresh && p.resolver.Form(name) != nil:
 			p.resolver.Forget(name) // not even what it was before
 		default:

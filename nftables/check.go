@@ -206,7 +206,7 @@ func (p *Programmer) verify(ctx context.Context) error {
 			want[fam][id] = map[string]elementInfo{}
 		}
 	}
-	all := newPlan(p.cfg, p.record, p.record.node, time.Now(), false)
+	all := newPlan(p.cfg, p.record, p.record.node, time.Now(), false, &p.memory)
 	all.fresh = true
 	all.batch.seen = func(fam model.Family, e *element) {
 		i := e.info()

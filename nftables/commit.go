@@ -48,9 +48,6 @@ func (s *socket) commit(buf []byte, first, last uint32) (made handles, err error
 	if err := s.send(buf); err != nil {
 		return made, err
 	}
-	for i := range made {
-		made[i] = map[string][]uint64{}
-	}
 	var no refusal
 	for {
 		err := s.next(func(typ, _ uint16, seq uint32, body []byte) error {
@@ -93,7 +90,7 @@ func (h *handles) note(body []byte) error {
 	if body[0] == unix.NFPROTO_IPV6 {
 		fam = model.IPv6
 	}
-	h[fam][chain] = append(h[fam][chain], handle)
+	put(&h[fam], chain, append(h[fam][chain], handle))
 	return err
 }
 

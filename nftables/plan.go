@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/model"
@@ -20,7 +21,7 @@ type record struct {
 
 // A tableRecord is what is in one family's table besides what single services put there.
 type tableRecord struct {
-	chains map[string]bool   // shared chains
+	chains map[route]bool    // shared chains
 	shared map[sharedKey]int // how many services need a shared element
 	stale  []stale           // chains and maps that nothing leads to any more
 }
@@ -36,7 +37,7 @@ type stale struct {
 func newRecord(node model.Node) *record {
 	r := &record{node: node, laid: map[model.ServiceName]*[2]layouts{}}
 	for i := range r.tables {
-		r.tables[i] = tableRecord{chains: map[string]bool{}, shared: map[sharedKey]int{}}
+		r.tables[i] = tableRecord{chains: map[route]bool{}, shared: map[sharedKey]int{}}
 	}
 	return r
 }
@@ -59,9 +60,8 @@ type plan struct {
 	fresh bool
 
 	node    model.Node
-	chains  [2]map[string]route // shared chains to be made
-	needs   map[string][]model.ServiceName
-	shared  [2]map[sharedKey]int // by how much the counts change
+	chains  [2]map[route][]model.ServiceName // shared chains to be made, and who needs them
+	shared  [2]map[sharedKey]int             // by how much the counts change
 	stale   [2][]stale
 	revived [2]map[string]bool // stale objects that are needed again, or go now
 	// found is what a fresh plan found in the kernel, wanted the names of all chains and maps of clients it makes or keeps.
@@ -72,8 +72,11 @@ type plan struct {
 	prune []pruning
 	// refused has the services that cannot be planned.
 	refused map[model.ServiceName]error
-	// What follows is memory that is used again and again: the forms of one service at a time, and the elements of
-	// diffRuns.
+	*memory
+}
+
+// A memory is used again and again, by one plan at a time: the forms of one service, and the elements of diffRuns.
+type memory struct {
 	before  form
 	after   [2]form
 	scratch [2]element
@@ -95,8 +98,8 @@ type pruning struct {
 	service model.ServiceName
 }
 
-func newPlan(cfg Config, old *record, node model.Node, now time.Time, exact bool) *plan {
-	p := &plan{cfg: cfg, now: now, old: old, node: node, batch: newBatch(cfg.Table), laid: map[model.ServiceName]*[2]layouts{}}
+func newPlan(cfg Config, old *record, node model.Node, now time.Time, exact bool, mem *memory) *plan {
+	p := &plan{cfg: cfg, now: now, old: old, node: node, batch: newBatch(cfg.Table), laid: map[model.ServiceName]*[2]layouts{}, memory: mem}
 	p.batch.exact = exact
 	return p
 }
@@ -260,14 +263,10 @@ func (p *plan) diffShared(fam model.Family, before, after []sharedKey) {
 
 // ensure sees to it that a shared chain, and the one it leads to, are there.
 func (p *plan) ensure(fam model.Family, r route, name model.ServiceName) {
-	chain := r.chain()
-	if !p.fresh && p.old.tables[fam].chains[chain] {
+	if !p.fresh && p.old.tables[fam].chains[r] {
 		return
 	}
-	if _, planned := p.chains[fam][chain]; !planned {
-		put(&p.chains[fam], chain, r)
-	}
-	put(&p.needs, chain, append(p.needs[chain], name))
+	put(&p.chains[fam], r, append(p.chains[fam][r], name))
 	if next, ok := r.needs(); ok {
 		p.ensure(fam, next, name)
 	}
@@ -394,8 +393,9 @@ func (p *plan) planPruning(fam model.Family, name model.ServiceName, before, aft
 func (p *plan) finish() {
 	for _, fam := range model.Families {
 		rs := p.rules(fam, p.node)
-		for _, chain := range slices.Sorted(maps.Keys(p.chains[fam])) {
-			p.makeChain(fam, rs.chainSpec(p.chains[fam][chain]), p.needs[chain]...)
+		byName := func(a, b route) int { return strings.Compare(a.chain(), b.chain()) }
+		for _, r := range slices.SortedFunc(maps.Keys(p.chains[fam]), byName) {
+			p.makeChain(fam, rs.chainSpec(r), p.chains[fam][r]...)
 		}
 		for k, change := range p.shared[fam] {
 			was := 0
@@ -441,7 +441,7 @@ func (p *plan) commit() *record {
 	if p.fresh {
 		r = &record{laid: p.laid}
 		for i := range r.tables {
-			r.tables[i] = tableRecord{chains: map[string]bool{}, shared: p.shared[i]}
+			r.tables[i] = tableRecord{chains: map[route]bool{}, shared: p.shared[i]}
 			if p.shared[i] == nil {
 				r.tables[i].shared = map[sharedKey]int{}
 			}

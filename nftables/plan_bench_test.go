@@ -20,7 +20,7 @@ func BenchmarkPlan(b *testing.B) {
 		r := model.NewResolver(features)
 		delta, err := r.ResolveState(state, nil)
 		require.NoError(b, err)
-		p := newPlan(cfg, newRecord(delta.Node), delta.Node, time.Now(), false)
+		p := newPlan(cfg, newRecord(delta.Node), delta.Node, time.Now(), false, new(memory))
 		planSync(p, [2]structure{}, r.FormsAfter(delta))
 		buf, _ := p.batch.bytes(0)
 		r.Commit(delta)

@@ -25,6 +25,7 @@ type Programmer struct {
 	resolver *model.Resolver
 	record   *record // what the kernel holds; nil before the first Sync and while nobody knows
 	kernel   witness
+	memory   memory
 	closed   bool
 }
 
@@ -133,7 +134,7 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 		if err != nil {
 			return nil, nil, err
 		}
-		next := newPlan(p.cfg, old, delta.Node, started, exact)
+		next := newPlan(p.cfg, old, delta.Node, started, exact, &p.memory)
 		planSync(next, found, p.resolver.FormsAfter(delta))
 		return next, delta, nil
 	})
@@ -160,7 +161,7 @@ func (p *Programmer) Apply(ctx context.Context, diff model.Diff) (model.Result, 
 		if err != nil {
 			return nil, nil, err
 		}
-		next := newPlan(p.cfg, old, delta.Node, started, exact)
+		next := newPlan(p.cfg, old, delta.Node, started, exact, &p.memory)
 		planApply(next, delta, p.resolver)
 		return next, delta, nil
 	})
@@ -192,7 +193,7 @@ func planApply(p *plan, delta *model.Delta, r *model.Resolver) {
 // attempt plans and commits until the kernel takes it, leaving out the services that cannot be programmed.
 func (p *Programmer) attempt(ctx context.Context, plan func(map[model.ServiceName]error, bool) (*plan, *model.Delta, error)) (model.Result, error) {
 	var res model.Result
-	refused := map[model.ServiceName]error{}
+	var refused map[model.ServiceName]error
 	exact := false
 	for tries := 0; ; tries++ {
 		start := time.Now()
@@ -203,7 +204,7 @@ func (p *Programmer) attempt(ctx context.Context, plan func(map[model.ServiceNam
 		res.Steps = step(res.Steps, "plan", start)
 		if len(next.refused) > 0 {
 			for name, err := range next.refused {
-				refused[name] = err
+				put(&refused, name, err)
 			}
 			continue
 		}
@@ -218,7 +219,7 @@ func (p *Programmer) attempt(ctx context.Context, plan func(map[model.ServiceNam
 			p.pruneAgain(ctx, next, &res)
 			return res, p.sysctls()
 		}
-		again, err := p.judge(ctx, next, err, refused, &exact, tries)
+		again, err := p.judge(ctx, next, err, &refused, &exact, tries)
 		if !again {
 			return res, p.fail(err)
 		}
