@@ -30,7 +30,8 @@ func (p VectorPacket) samples(w Want) int {
 	case w.One: // each but the first goes astray with the chance of a half at least, if there is no affinity
 		return max(p.Samples, 24)
 	}
-	return max(p.Samples, vectorSamples(len(w.Endpoints)))
+	// One endpoint alone could be met by chance where there should be no other.
+	return max(p.Samples, vectorSamples(max(2, len(w.Endpoints))))
 }
 
 // checkOutcomes compares what became of a packet's connections with what was wanted.
