@@ -169,3 +169,20 @@ func TestOldKernels(t *testing.T) {
 	c := &Cleaner{table: k.conn}
 	require.ErrorIs(t, c.probe(t.Context()), model.ErrNotSupported)
 }
+
+// TestNamespaceOfTheCaller: without a descriptor it is that of the thread which called New, whoever uses it later.
+func TestNamespaceOfTheCaller(t *testing.T) {
+	ns := lab.StartNetNS(t, "node")
+	put(t, ns, flowA, flowB)
+	var c *Cleaner
+	require.NoError(t, ns.Do(func() (err error) {
+		c, err = New(t.Context(), Config{})
+		return err
+	}))
+	defer c.Close()
+	u, err := c.Usage(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, u.Entries)
+	synced(c, dns(epA))
+	require.Equal(t, 1, clean(t, c))
+}
