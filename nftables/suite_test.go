@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -35,27 +34,17 @@ func newIn(table string) func(tb testing.TB, w modeltest.World) model.Programmer
 
 // run runs a stock tool in the network namespace of a descriptor.
 func run(netns int, stdin, name string, args ...string) (string, error) {
-	type result struct {
-		out []byte
-		err error
-	}
-	done := make(chan result)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			done <- result{err: err}
-			return
-		}
+	var out []byte
+	err := nftables.InNetNS(netns, func() (err error) {
 		cmd := exec.Command(name, args...)
 		cmd.Stdin = strings.NewReader(stdin)
-		out, err := cmd.CombinedOutput()
-		done <- result{out, err}
-	}()
-	r := <-done
-	if r.err != nil {
-		return "", fmt.Errorf("%s %q: %w: %s", name, args, r.err, r.out)
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s %q: %w: %s", name, args, err, out)
 	}
-	return string(r.out), nil
+	return string(out), nil
 }
 
 // nft runs the stock nft in a world's node, with a script on its standard input if there is one.
