@@ -25,6 +25,9 @@ type balancer struct {
 
 // fill appends to a chain the rules that send each connection that comes through to one of the endpoints.
 func (b *balancer) fill(c *chain, eps []model.Endpoint) {
+	if len(eps) <= leafSize {
+		c.rules = slices.Grow(c.rules, 2*len(eps))
+	}
 	b.remembered(c, eps)
 	if len(eps) == 1 {
 		b.add(c, "", &eps[0])
@@ -32,7 +35,7 @@ func (b *balancer) fill(c *chain, eps []model.Endpoint) {
 	}
 	switch b.service.Service.Balance {
 	case model.RoundRobin:
-		b.turns(c, "", slotsOf(eps, maxTurns))
+		b.turns(c, 0, "", slotsOf(eps, maxTurns))
 	case model.SourceHash:
 		b.hash(c, eps)
 	case model.Maglev:
@@ -95,13 +98,15 @@ type hashed struct {
 
 func inHashOrder(eps []model.Endpoint) []hashed {
 	out := make([]hashed, len(eps))
+	var text []byte
+	var digits [64 / digitBits]byte
 	for i := range eps {
-		sum := fnv64(eps[i].Addr.String())
-		digits := make([]byte, 64/digitBits)
+		text = eps[i].Addr.AppendTo(text[:0])
+		sum := fnv64(text)
 		for d := range digits {
 			digits[d] = byte(sum>>(64-digitBits*(d+1))) & (fanOut - 1)
 		}
-		out[i] = hashed{&eps[i], string(digits)}
+		out[i] = hashed{&eps[i], string(digits[:])}
 	}
 	slices.SortFunc(out, func(a, b hashed) int {
 		if c := strings.Compare(a.hash, b.hash); c != 0 {
@@ -119,7 +124,7 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 	for _, e := range eps {
 		left += uint64(e.Weight)
 	}
-	if len(eps) <= leafSize || len(path) == 64/digitBits {
+	if len(eps) <= leafSize || len(path) == balanceLevels*splitDigits {
 		for _, e := range eps {
 			b.add(c, matchChance(uint64(e.Weight), left), e.Endpoint)
 			left -= uint64(e.Weight)
@@ -127,8 +132,9 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 		return
 	}
 	for len(eps) > 0 {
+		below := eps[0].hash[:len(path)+splitDigits]
 		end, weight := 0, uint64(0)
-		for end < len(eps) && eps[end].hash[len(path)] == eps[0].hash[len(path)] {
+		for end < len(eps) && strings.HasPrefix(eps[end].hash, below) {
 			weight += uint64(eps[end].Weight)
 			end++
 		}
@@ -136,7 +142,6 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 		if end == 1 {
 			b.add(c, match, eps[0].Endpoint)
 		} else {
-			below := path + eps[0].hash[len(path):len(path)+1]
 			sub := b.sub(below)
 			b.chance(sub, below, eps[:end])
 			b.done(sub)
@@ -147,32 +152,41 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 	}
 }
 
+// splits is into how many chains many endpoints are split, by splitDigits of their hashes.
+const (
+	splits      = 16
+	splitDigits = 2
+)
+
 // turns spreads in turn: the first rule takes every nth connection, the second every (n-1)th of the others, and so on.
 // Of many, as many as the number of chains does not divide have rules here, and each chain takes an equal share of
 // the rest; so in n connections each slot has its turn once.
-func (b *balancer) turns(c *chain, path string, slots []*model.Endpoint) {
-	if len(slots) <= leafSize {
+func (b *balancer) turns(c *chain, level int, path string, slots []*model.Endpoint) {
+	if len(slots) <= leafSize || level == balanceLevels {
 		for i, e := range slots {
 			b.add(c, matchTurn(len(slots)-i), e)
 		}
 		return
 	}
-	for len(slots)%fanOut != 0 {
+	for len(slots)%splits != 0 {
 		b.add(c, matchTurn(len(slots)), slots[0])
 		slots = slots[1:]
 	}
-	share := len(slots) / fanOut
-	for i := range fanOut {
-		below := path + strconv.Itoa(i)
-		sub := b.sub(below)
+	for i := range splits {
 		// Neighbours go to different chains, which are visited in turn.
-		mine := make([]*model.Endpoint, share)
-		for j := range mine {
-			mine[j] = slots[j*fanOut+i]
+		var mine []*model.Endpoint
+		for j := i; j < len(slots); j += splits {
+			mine = append(mine, slots[j])
 		}
-		b.turns(sub, below, mine)
+		if len(mine) == 1 {
+			b.add(c, matchTurn(splits-i), mine[0])
+			continue
+		}
+		below := path + strconv.Itoa(i) + "."
+		sub := b.sub(below)
+		b.turns(sub, level+1, below, mine)
 		b.done(sub)
-		c.add(b.service.Name, matchTurn(fanOut-i), goTo(sub.name))
+		c.add(b.service.Name, matchTurn(splits-i), goTo(sub.name))
 	}
 }
 
@@ -235,7 +249,7 @@ func gcd(a, b int) int {
 }
 
 // fnv64 is the hash FNV-1a, finished so that its first bits depend on the whole text.
-func fnv64(s string) uint64 {
+func fnv64[T string | []byte](s T) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211

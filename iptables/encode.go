@@ -17,27 +17,32 @@ type script struct {
 // newScript writes stages as iptables-restore reads them. A chain that is declared is emptied first, so each chain is
 // written whole; those of others are not named but in our jumps.
 func newScript(stages []stage) *script {
-	s := &script{text: make([]byte, 0, 64+scriptSize(stages))}
+	bytes, lines := scriptSize(stages)
+	s := &script{text: make([]byte, 0, bytes), owners: make([]model.ServiceName, 0, lines)}
 	for i := range stages {
 		s.stage(&stages[i])
 	}
 	return s
 }
 
-func scriptSize(stages []stage) int {
-	n := 0
+// scriptSize returns about how long a script will be; jumps are few.
+func scriptSize(stages []stage) (bytes, lines int) {
 	for i := range stages {
+		bytes += 1024
+		lines += 16
 		for _, c := range stages[i].write {
-			n += len(c.name) + len(": - [0:0]\n")
+			bytes += len(c.name) + len(": - [0:0]\n")
+			lines += 1 + len(c.rules)
 			for _, r := range c.rules {
-				n += len("-A  \n") + len(c.name) + len(r.text)
+				bytes += len("-A  \n") + len(c.name) + len(r.text)
 			}
 		}
 		for _, name := range stages[i].gone {
-			n += 2*len(name) + len(": - [0:0]\n-X \n")
+			bytes += 2*len(name) + len(": - [0:0]\n-X \n")
+			lines += 2
 		}
 	}
-	return n
+	return bytes, lines
 }
 
 func (s *script) stage(st *stage) {

@@ -39,8 +39,9 @@ type env struct {
 	masqueradeAll, keepClient bool
 	// primary is the node's main address of the family, if it has one.
 	primary netip.Addr
-	// scope are matches of which any one recognises an address with node ports, among those of the node.
-	scope []string
+	// scope are the prefixes in which addresses of the node have node ports, none of which is loopback. One of length 0
+	// stands for all but loopback.
+	scope []netip.Prefix
 	// loopback says that node ports answer on loopback addresses too.
 	loopback bool
 	// ranges are those that virtual addresses are taken from.
@@ -82,16 +83,40 @@ func newEnv(f model.Family, n names, s settings, feat features, node model.Node,
 	return e
 }
 
-// setScope turns the scope of node ports into matches. Loopback addresses were sorted out before.
+// setScope sets the scope of node ports.
 func (e *env) setScope(node model.Node) {
 	prefixes, limited := node.NodePortPrefixes(e.family)
 	if !limited {
-		e.scope = []string{""}
+		e.scope = []netip.Prefix{netip.PrefixFrom(e.family.Unspecified(), 0)}
 		return
 	}
-	for _, p := range prefixesOf(e.family, prefixes) {
-		e.scope = append(e.scope, matchDst(p))
+	e.scope = subtract(prefixesOf(e.family, prefixes), loopback[e.family])
+}
+
+// subtract returns prefixes that cover the same addresses but those of one other prefix.
+func subtract(prefixes []netip.Prefix, away netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range prefixes {
+		switch {
+		case !p.Overlaps(away):
+			out = append(out, p)
+		case p.Bits() < away.Bits():
+			lower := netip.PrefixFrom(p.Addr(), p.Bits()+1)
+			upper := netip.PrefixFrom(lastAddr(lower).Next(), p.Bits()+1)
+			out = append(out, subtract([]netip.Prefix{lower, upper}, away)...)
+		}
 	}
+	return out
+}
+
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	raw := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(raw)*8; bit++ {
+		raw[bit/8] |= 0x80 >> (bit % 8)
+	}
+	a, _ := netip.AddrFromSlice(raw)
+	return a
 }
 
 // prefixesOf returns the prefixes of a family in normal form: masked, disjoint, sorted.

@@ -29,7 +29,7 @@ func featureSet(f features, cfg Config) model.FeatureSet {
 		fs.HashPort = true
 	}
 	if !f.label {
-		fs.Differences = append(fs.Differences, model.Difference{ID: "foreign-dnat", Text: "without xt_connlabel, connections whose destination others translated count as ours where an endpoint reaches itself, and in the forward chain"})
+		fs.Differences = append(fs.Differences, model.Difference{ID: "foreign-dnat", Text: "without xt_connlabel, connections whose destination others translated count as ours where an endpoint reaches itself, and in the forward chain; and an endpoint with the address and port of its own frontend cannot be reached if that has source ranges"})
 	}
 	if !cfg.RejectOtherPorts {
 		fs.Differences = append(fs.Differences, model.Difference{ID: "other-ports", Text: "other ports and protocols of an internal frontend's address are left alone outside Node.ServiceRanges, unless Config.RejectOtherPorts is set"})

@@ -187,11 +187,13 @@ func (b *balancer) hash(c *chain, eps []model.Endpoint) {
 		hi, lo := bits.Mul64(w, 1<<32)
 		bounds[i], _ = bits.Div64(hi, lo, total)
 	}
-	b.ranges(c, "", b.sourceHash(), eps, bounds)
+	b.ranges(c, 0, "", eps, bounds)
 }
 
-func (b *balancer) ranges(c *chain, path string, h sourceHash, eps []model.Endpoint, bounds []uint64) {
-	if len(eps) <= leafSize {
+// ranges sends each endpoint what is below its bound and not below the one before it.
+func (b *balancer) ranges(c *chain, level int, path string, eps []model.Endpoint, bounds []uint64) {
+	h := b.sourceHash()
+	if len(eps) <= leafSize || level == balanceLevels {
 		for i := range eps {
 			match := h.below(bounds[i])
 			if i == len(eps)-1 {
@@ -201,14 +203,14 @@ func (b *balancer) ranges(c *chain, path string, h sourceHash, eps []model.Endpo
 		}
 		return
 	}
-	for i := range fanOut {
-		from, to := i*len(eps)/fanOut, (i+1)*len(eps)/fanOut
-		below := path + strconv.Itoa(i)
+	for i := range splits {
+		from, to := i*len(eps)/splits, (i+1)*len(eps)/splits
+		below := path + strconv.Itoa(i) + "."
 		sub := b.sub(below)
-		b.ranges(sub, below, h, eps[from:to], bounds[from:to])
+		b.ranges(sub, level+1, below, eps[from:to], bounds[from:to])
 		b.done(sub)
 		match := h.below(bounds[to-1])
-		if i == fanOut-1 {
+		if i == splits-1 {
 			match = ""
 		}
 		c.add(b.service.Name, match, goTo(sub.name))
@@ -224,6 +226,7 @@ const (
 	minBits       = 8       // of a slot's number
 	maxSlots      = 1 << 14 // beyond that the rules of one service would be too many
 	slotsPerChain = 32      // bits of a mask
+	partsPerTable = 32      // chains to each level, so that maxSlots takes balanceLevels of them
 )
 
 // maglev gives each endpoint slots of a table in the way of Eisenbud et al., "Maglev: A Fast and Reliable Software
@@ -243,9 +246,9 @@ func (b *balancer) slots(c *chain, path string, h sourceHash, size int, first in
 		b.masks(c, h, size, eps, table)
 		return
 	}
-	part := max(len(table)/fanOut, slotsPerChain)
+	part := max(len(table)/partsPerTable, slotsPerChain)
 	for i := 0; i*part < len(table); i++ {
-		below, end := path+strconv.Itoa(i), (i+1)*part
+		below, end := path+strconv.Itoa(i)+".", (i+1)*part
 		sub := b.sub(below)
 		b.slots(sub, below, h, size, first+i*part, eps, table[i*part:end])
 		b.done(sub)

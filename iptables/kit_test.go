@@ -149,3 +149,24 @@ func foreignSix(tb testing.TB, name string) string {
 		return a + m[5]
 	})
 }
+
+// testEnv returns the env of a node for a Config that rejects other ports, where everything works.
+func testEnv(f model.Family, node model.Node) *env {
+	cfg, err := Config{RejectOtherPorts: true}.settled()
+	if err != nil {
+		panic(err)
+	}
+	return newEnv(f, names{cfg.Prefix}, cfg.settings(), features{randomFully: true, label: true, program: true}, node, true)
+}
+
+// resolved returns a Resolver that holds a state, and the forms in it.
+func resolved(tb testing.TB, s model.State) (*model.Resolver, []*model.Resolved) {
+	tb.Helper()
+	cfg, err := Config{RejectOtherPorts: true}.settled()
+	require.NoError(tb, err)
+	r := model.NewResolver(featureSet(features{label: true, program: true}, cfg))
+	d, err := r.ResolveState(s, nil)
+	require.NoError(tb, err)
+	r.Commit(d)
+	return r, r.Forms()
+}

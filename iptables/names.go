@@ -23,7 +23,6 @@ const (
 // Chains of which there is one in a table.
 const (
 	chainServices    = "SERVICES"    // nat: every new connection
-	chainNodePorts   = "NODEPORTS"   // nat and filter: those to the node's own addresses
 	chainInternal    = "INTERNAL"    // nat: mark for masquerade what comes through an internal frontend, pods excepted
 	chainExternal    = "EXTERNAL"    // nat: mark for masquerade whatever comes
 	chainPostrouting = "POSTROUTING" // nat
@@ -40,7 +39,7 @@ const (
 )
 
 var fixedChains = []string{
-	chainServices, chainNodePorts, chainInternal, chainExternal, chainPostrouting, chainMasquerade, chainHairpin,
+	chainServices, chainInternal, chainExternal, chainPostrouting, chainMasquerade, chainHairpin,
 	chainFilter, chainForward, chainOutside, chainOthers, chainRanges, chainLoopback, chainInvalid, chainCanary,
 }
 

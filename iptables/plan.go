@@ -31,12 +31,17 @@ func (s *stage) empty() bool {
 // plan says what leads from one state to another. Changes must have each service whose form changes and, where env
 // says that services have other rules than before, all services.
 //
-// A table is changed in one transaction, two tables in two. Between them a packet must not meet a hole: so walls
-// are put up in the filter table before the nat table stops to balance, and taken down after it began. They concern
-// only what was not translated.
+// A table is changed in one transaction, so the nat table and the filter table are not changed at once. A packet that
+// comes in between must meet what it would have met before or what it will meet afterwards, and the filter table
+// concerns only what the nat table leaves alone. As long as the node stays the same, and no explicit frontend takes the
+// place of a node port at the same address or leaves it to one:
+//
+//   - the wall of a frontend that was balanced so far stands before the nat table stops to balance it;
+//   - any other wall is put up, changed or taken down afterwards, lest it stops what the nat table is about to balance;
+//   - but what goes for good with its frontend or its address goes before, and what comes with a new one comes after.
 func plan(before programmed, e *env, changes []model.ResolvedChange) (programmed, []stage) {
 	olds, news := make([]*pieces, len(changes)), make([]*pieces, len(changes))
-	walled, after := before.trees, before.trees
+	after := before.trees
 	for i, c := range changes {
 		olds[i], news[i] = &pieces{}, e.pieces(c.After)
 		if before.env != nil {
@@ -44,32 +49,104 @@ func plan(before programmed, e *env, changes []model.ResolvedChange) (programmed
 		}
 		after = after.without(olds[i])
 	}
-	for _, p := range news {
-		after = after.with(p)
-		walled = walled.with(p)
-	}
+	after = after.with(news)
+	mid := before.trees.between(after, olds, news)
+
 	up, balance, down := edits{table: filter}, edits{table: nat}, edits{table: filter}
 	for i := range changes {
 		diffChains(ofTable(olds[i].chains, nat), ofTable(news[i].chains, nat), &balance, &balance)
-		diffChains(ofTable(olds[i].chains, filter), ofTable(news[i].chains, filter), &up, &down)
+		before.trees.diffWalls(ofTable(olds[i].chains, filter), ofTable(news[i].chains, filter), &up, &down)
 	}
 	for t := range numTrees {
-		d := e.dispatch(t)
-		if d.table == nat {
+		if d := e.dispatch(t); d.table == nat {
 			d.diff(before.trees[t], after[t], &balance)
 		} else {
-			d.diff(before.trees[t], walled[t], &up)
-			d.diff(walled[t], after[t], &down)
+			d.diff(before.trees[t], mid[t], &up)
+			d.diff(mid[t], after[t], &down)
 		}
 	}
-	between := before.sharedChains(filter)
-	diffChains(between, e.sharedChains(filter, walled), &up, &down)
-	diffChains(e.sharedChains(filter, walled), e.sharedChains(filter, after), &down, &down)
+	var between []chain
+	if before.env != nil {
+		between = e.sharedChains(filter, mid)
+	}
+	diffChains(before.sharedChains(filter), between, &up, &down)
+	diffChains(between, e.sharedChains(filter, after), &down, &down)
 	diffChains(before.sharedChains(nat), e.sharedChains(nat, after), &balance, &balance)
 
+	down.take(&up)
 	stages := []stage{{edits: up}, {edits: balance}, {edits: down}}
-	diffJumps(before.jumps(), e.jumps(), stages)
+	diffJumps(before.jumps(), e.jumps(), stages[1:]) // to chains that are there, or still are
 	return programmed{env: e, trees: after}, slices.DeleteFunc(stages, func(s stage) bool { return s.empty() })
+}
+
+// balances reports whether the nat table balances what a wall of the given tree and key would stop.
+func (t trees) balances(wall int, key string) bool {
+	if wall == wallByPort {
+		_, is := t[byPort].find(key)
+		return is
+	}
+	e, is := t[byAddress].find(key)
+	return is && !strings.HasSuffix(e.rest, targetAccept)
+}
+
+// between returns the trees of the filter table between the two changes of it, of which the first comes before that of
+// the nat table.
+func (t trees) between(after trees, olds, news []*pieces) trees {
+	mid := t
+	for _, p := range news {
+		for _, wall := range []int{wallByAddress, wallByPort} {
+			for _, e := range p.entries[wall] {
+				if t.balances(wall, e.key) {
+					mid[wall] = mid[wall].with(e)
+				}
+			}
+		}
+	}
+	for _, p := range olds {
+		for _, tree := range []int{wallByAddress, wallByPort, others, exempt} {
+			for _, e := range p.entries[tree] {
+				if !after.has(tree, e.key) && (tree == others || tree == exempt || t.balances(tree, e.key)) {
+					mid[tree] = mid[tree].without(e.key)
+				}
+			}
+		}
+	}
+	return mid
+}
+
+// has reports whether a tree of the filter table has an entry, or might have one again for the frontend that it is about.
+func (t trees) has(tree int, key string) bool {
+	_, has := t[tree].find(key)
+	switch tree {
+	case wallByAddress:
+		_, balanced := t[byAddress].find(key)
+		return has || balanced
+	case wallByPort:
+		_, balanced := t[byPort].find(key)
+		return has || balanced
+	}
+	return has
+}
+
+// diffWalls is diffChains for the chains of walls. Those that come do no harm before something leads to them; those that
+// change do so before the nat table, or after it.
+func (t trees) diffWalls(before, after []chain, up, down *edits) {
+	is := func(in []chain) func(chain) bool {
+		return func(c chain) bool {
+			return slices.ContainsFunc(in, func(o chain) bool { return o.name == c.name })
+		}
+	}
+	var early, late []chain
+	for _, c := range after {
+		if !is(before)(c) || t.balances(c.wall, c.guards) {
+			early = append(early, c)
+		} else {
+			late = append(late, c)
+		}
+	}
+	stay := slices.DeleteFunc(slices.Clone(before), func(c chain) bool { return !is(early)(c) })
+	diffChains(stay, early, up, up)
+	diffChains(slices.DeleteFunc(slices.Clone(before), is(early)), late, down, down)
 }
 
 func (p programmed) sharedChains(t table) []chain {
@@ -109,24 +186,21 @@ func (e *env) jumps() []jump {
 	return js
 }
 
-// diffJumps adds to the stages of each table the jumps that come, in the first one, and that go, in the last one.
+// diffJumps adds to the stage of each table the jumps that come and go.
 func diffJumps(before, after []jump, stages []stage) {
+	of := func(j jump) *stage {
+		return &stages[slices.IndexFunc(stages, func(s stage) bool { return s.table == j.table })]
+	}
 	for _, j := range after {
 		if !slices.Contains(before, j) {
-			i := slices.IndexFunc(stages, func(s stage) bool { return s.table == j.table })
-			stages[i].jumps = append(stages[i].jumps, j)
-			stages[i].added++
+			of(j).jumps = append(of(j).jumps, j)
+			of(j).added++
 		}
 	}
 	for _, j := range before {
 		if !slices.Contains(after, j) {
-			for i := len(stages) - 1; i >= 0; i-- {
-				if stages[i].table == j.table {
-					stages[i].unjumps = append(stages[i].unjumps, j)
-					stages[i].deleted++
-					break
-				}
-			}
+			of(j).unjumps = append(of(j).unjumps, j)
+			of(j).deleted++
 		}
 	}
 }
@@ -147,6 +221,16 @@ func (e *edits) create(c chain) {
 func (e *edits) remove(c chain) {
 	e.gone = append(e.gone, c.name)
 	e.deleted += 1 + len(c.rules)
+}
+
+// take takes over the chains that go in an earlier stage: until this one, something may still lead to them.
+func (e *edits) take(earlier *edits) {
+	for _, name := range earlier.gone {
+		if !slices.ContainsFunc(e.write, func(c chain) bool { return c.name == name }) {
+			e.gone = append(e.gone, name)
+		}
+	}
+	earlier.gone = nil
 }
 
 // change writes a chain unless it has the same rules already.
@@ -183,6 +267,12 @@ func sameRules(a, b []rule) bool {
 
 // diffChains says in one list of edits which chains come or change, and in another one which go.
 func diffChains(before, after []chain, come, leave *edits) {
+	if len(before) == 0 {
+		for _, c := range after {
+			come.create(c)
+		}
+		return
+	}
 	olds := make(map[string]chain, len(before))
 	for _, c := range before {
 		olds[c.name] = c

@@ -34,6 +34,9 @@ type chain struct {
 	table table
 	name  string
 	rules []rule
+	// wall and guards say, for a chain that is part of a wall, of which tree and key that is.
+	wall   int
+	guards string
 }
 
 // add appends a rule made of parts, of which empty ones are left out.
@@ -113,7 +116,8 @@ func matchChance(weight, total uint64) string {
 	}
 	const unit = 1 << 31
 	n := max(math.Round(float64(weight)/float64(total)*unit), 1)
-	return fmt.Sprintf("-m statistic --mode random --probability %.11f", n/unit)
+	b := append(make([]byte, 0, 64), "-m statistic --mode random --probability "...)
+	return string(strconv.AppendFloat(b, n/unit, 'f', 11, 64))
 }
 
 // matchTurn matches every nth packet that comes here, the first one included. Nothing is needed for every packet.
@@ -179,10 +183,12 @@ func targetRefuseProto(f model.Family, p model.Protocol) string {
 
 // targetEndpoint translates the destination. The rule must match the protocol.
 func targetEndpoint(a netip.AddrPort) string {
-	if a.Addr().Is6() {
-		return "-j DNAT --to-destination [" + addrText(a.Addr()) + "]:" + strconv.Itoa(int(a.Port()))
+	b := append(make([]byte, 0, 72), "-j DNAT --to-destination "...)
+	if a.Addr().Is4() {
+		return string(a.AppendTo(b))
 	}
-	return "-j DNAT --to-destination " + a.String()
+	b = append(append(b, '['), addrText(a.Addr())...)
+	return string(strconv.AppendUint(append(b, "]:"...), uint64(a.Port()), 10))
 }
 
 func jumpTo(chain string) string { return "-j " + chain }

@@ -119,6 +119,15 @@ func (w *writer) chain(kind byte) *chain { return &chain{table: nat, name: w.cha
 
 func (w *writer) keep(c *chain) { w.out.chains = append(w.out.chains, *c) }
 
+// key returns the tree and key of a frontend's wall.
+func (w *writer) key(f model.Frontend) (wall int, key string) {
+	wall = wallByAddress
+	if f.Kind == model.NodePort {
+		wall = wallByPort
+	}
+	return wall, w.layout(wall).key(f.Addr, w.r.Service.Protocol)
+}
+
 // internalEntry writes the chain of all internal frontends.
 func (w *writer) internalEntry() {
 	if !w.balances(model.Internal) {
@@ -285,7 +294,8 @@ func (w *writer) sources(f model.Frontend) []netip.Prefix {
 	return model.MergePrefixes(all)
 }
 
-// fromSources appends rules that lead packets from one of the sources to a target that does not come back.
+// fromSources appends rules that lead packets from one of the sources to a target that does not come back. Many, which
+// are sorted, are split into chains, so that a packet passes those of one or a few of them.
 func (w *writer) fromSources(c *chain, sources []netip.Prefix, target string) {
 	if len(sources) <= leafSize {
 		for _, p := range sources {
@@ -293,57 +303,51 @@ func (w *writer) fromSources(c *chain, sources []netip.Prefix, target string) {
 		}
 		return
 	}
-	d := dispatch{names: w.names, layout: layout{family: w.family, addr: "-s "}, table: c.table, kind: c.name[len(w.names.prefix)+1], base: c.name}
-	var entries []entry
-	for _, p := range sources {
-		for _, key := range d.layout.prefixKeys(p) {
-			entries = append(entries, entry{key: key, rest: target, owner: w.r.Name})
+	const most = 32 // chains
+	size := max(leafSize, (len(sources)+most-1)/most)
+	for part := range slices.Chunk(sources, size) {
+		sub := &chain{table: c.table, name: w.names.hashed(c.name[len(w.names.prefix)+1], c.name, part[0].String()), wall: c.wall, guards: c.guards}
+		for _, p := range part {
+			sub.add(w.r.Name, matchSrc(p), target)
 		}
+		w.keep(sub)
+		c.add(w.r.Name, matchSrc(covering(part[0], part[len(part)-1])), jumpTo(sub.name))
 	}
-	t := tree{build(entries)}
-	c.add(w.r.Name, d.enter(t))
-	w.out.chains = append(w.out.chains, d.chains(t)...)
 }
 
-// wall returns what the filter table does with new packets to a frontend that were not translated; empty for nothing.
+// covering returns the longest prefix that covers two others.
+func covering(a, b netip.Prefix) netip.Prefix {
+	bits := min(a.Bits(), b.Bits())
+	for !netip.PrefixFrom(a.Addr(), bits).Contains(b.Addr()) {
+		bits--
+	}
+	return netip.PrefixFrom(a.Addr(), bits).Masked()
+}
+
+// wall returns what the filter table does with new packets to a frontend that were not balanced; empty for nothing.
 func (w *writer) wall(f model.Frontend, sources []netip.Prefix) string {
 	verdict, _ := w.sel.Serving(w.r.Service.Policy(f.Kind))
 	within := "" // for those who may come in
 	switch {
 	case verdict == model.Rejected:
 		within = targetRefuseProto(w.family, w.r.Service.Protocol)
-	case verdict == model.Dropped && f.Kind == model.Internal:
-		within = targetDrop
-	case verdict == model.Dropped:
+	case verdict == model.Dropped && f.Kind != model.Internal:
 		within = goTo(w.names.fixed(chainOutside))
-	case w.translatesToItself(f):
-		within = targetReturn
+	case verdict == model.Dropped:
+		within = targetDrop
 	}
-	if len(sources) == 0 {
-		if within == targetReturn {
-			return ""
-		}
+	switch {
+	case len(sources) == 0:
 		return within
-	}
-	if within == "" || within == targetDrop {
-		return targetDrop
+	case verdict != model.Rejected:
+		return targetDrop // who may come in is balanced, or dropped too
 	}
 	c := &chain{table: filter, name: w.chainName(kindWall, f.Addr.String())}
-	w.wallSources(c, sources, within)
+	c.wall, c.guards = w.key(f)
+	w.fromSources(c, sources, words(matchProtoIf(within, w.r.Service.Protocol), within))
 	c.add(w.r.Name, targetDrop)
 	w.keep(c)
 	return goTo(c.name)
-}
-
-// wallSources is fromSources for targets that may come back: those stay a list.
-func (w *writer) wallSources(c *chain, sources []netip.Prefix, within string) {
-	if within != targetReturn && within != goTo(w.names.fixed(chainOutside)) {
-		w.fromSources(c, sources, words(matchProtoIf(within, w.r.Service.Protocol), within))
-		return
-	}
-	for _, p := range sources {
-		c.add(w.r.Name, matchSrc(p), within)
-	}
 }
 
 // matchProtoIf matches the protocol where the target demands that the rule does.
@@ -352,19 +356,6 @@ func matchProtoIf(target string, p model.Protocol) string {
 		return matchProto(p)
 	}
 	return ""
-}
-
-// translatesToItself reports whether an endpoint has the address and port of the frontend, so that its connections look
-// untranslated.
-func (w *writer) translatesToItself(f model.Frontend) bool {
-	for _, eps := range [][]model.Endpoint{w.sel.Cluster, w.sel.Local} {
-		for i := range eps {
-			if eps[i].Addr == f.Addr || f.Kind == model.NodePort && eps[i].Addr.Port() == f.Addr.Port() {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // endpoints writes the entries of the endpoints' addresses, of which several services may have the same.

@@ -27,7 +27,7 @@ func (e *env) layout(tree int) layout {
 
 // dispatch says how a tree is written.
 func (e *env) dispatch(tree int) dispatch {
-	d := dispatch{names: e.names, layout: e.layout(tree), table: treeTables[tree], kind: treeKinds[tree]}
+	d := dispatch{names: e.names, layout: e.layout(tree), table: treeTables[tree], kind: treeKinds[tree], levels: treeLevels}
 	if tree == exempt {
 		d.otherwise = targetDrop
 	}
@@ -45,20 +45,40 @@ var (
 // trees are the trees of a family.
 type trees [numTrees]tree
 
-// with returns the trees with the entries of a service put in, without with them taken out.
-func (t trees) with(p *pieces) trees {
-	for i, entries := range p.entries {
-		for _, e := range entries {
-			if shared(i) {
-				t[i] = t[i].add(e)
-			} else {
-				t[i] = t[i].with(e)
+// with returns the trees with the entries of services put in.
+func (t trees) with(ps []*pieces) trees {
+	for i := range t {
+		if t[i].root == nil {
+			t[i] = grow(ps, i)
+			continue
+		}
+		for _, p := range ps {
+			for _, e := range p.entries[i] {
+				if shared(i) {
+					t[i] = t[i].add(e)
+				} else {
+					t[i] = t[i].with(e)
+				}
 			}
 		}
 	}
 	return t
 }
 
+// grow makes a tree of the entries of services.
+func grow(ps []*pieces, which int) tree {
+	n := 0
+	for _, p := range ps {
+		n += len(p.entries[which])
+	}
+	entries := make([]entry, 0, n)
+	for _, p := range ps {
+		entries = append(entries, p.entries[which]...)
+	}
+	return newTree(entries)
+}
+
+// without returns the trees with the entries of a service taken out.
 func (t trees) without(p *pieces) trees {
 	for i, entries := range p.entries {
 		for _, e := range entries {
@@ -103,8 +123,7 @@ func (s *sharing) add(parts ...string) { s.chains[len(s.chains)-1].add("", parts
 func (s *sharing) nat() {
 	s.begin(chainServices)
 	s.enter(byAddress)
-	s.toNodePorts(byPort, goTo)
-	s.nodePorts(byPort)
+	s.nodePorts(byPort, goTo)
 
 	s.begin(chainInternal)
 	s.addLabel()
@@ -157,14 +176,13 @@ func (s *sharing) markInternal() {
 
 func (s *sharing) filter() {
 	s.begin(chainFilter)
-	s.add(stateTranslated, targetReturn)
+	s.add(s.balanced(), targetReturn)
 	s.enter(wallByAddress)
-	s.toNodePorts(wallByPort, jumpTo)
+	s.nodePorts(wallByPort, jumpTo)
 	s.enter(others)
 	for _, p := range s.ranges {
 		s.add(matchDst(p), notToNode, goTo(s.names.fixed(chainRanges)))
 	}
-	s.nodePorts(wallByPort)
 	if len(s.ranges) > 0 {
 		s.begin(chainRanges)
 		if t := s.trees[exempt]; t.root != nil {
@@ -204,28 +222,23 @@ func (s *sharing) enter(tree int) {
 	}
 }
 
-// toNodePorts leads what is for the node itself to the node ports, if there are any.
-func (s *sharing) toNodePorts(tree int, how func(string) string) {
-	if s.trees[tree].root != nil {
-		s.add(toNode, how(s.names.fixed(chainNodePorts)))
-	}
-}
-
-// nodePorts writes the chain that asks whether an address of the node has node ports. Loopback addresses have them for
-// the node's own processes alone, whose packets are on their way out.
-func (s *sharing) nodePorts(tree int) {
-	s.begin(chainNodePorts)
+// nodePorts leads what is for an address of the node with node ports into their tree. Loopback addresses have them for the
+// node's own processes alone, whose packets are on their way out.
+func (s *sharing) nodePorts(tree int, how func(string) string) {
 	if s.trees[tree].root == nil {
 		return
 	}
 	d := s.dispatch(tree)
-	match, enter := d.matchRoot(s.trees[tree]), goTo(d.chainName(rootSlot))
+	match, enter := d.matchRoot(s.trees[tree]), how(d.chainName(rootSlot))
 	local := loopback[s.family]
 	if s.loopback {
 		s.add(matchDst(local), "-o lo", match, enter)
 	}
-	s.add(matchDst(local), targetReturn)
-	for _, address := range s.scope {
-		s.add(address, match, enter)
+	for _, p := range s.scope {
+		if p.Bits() == 0 {
+			s.add("!", matchDst(local), match, toNode, enter)
+		} else {
+			s.add(matchDst(p), match, toNode, enter)
+		}
 	}
 }

@@ -9,12 +9,13 @@ import (
 )
 
 // A tree finds the rule for a packet in few steps, where a list would try one rule after the other. Its keys are
-// strings of two-bit digits, an address, a protocol and a port say, and each of its nodes becomes a chain:
+// strings of two-bit digits, an address, a protocol and a port say. A node is a set of keys that begin alike, and most
+// nodes become a chain:
 //
 //	SERVICES  -d 10.96.0.0/18 -j T-1
-//	T-1       -d 10.96.0.0/20 -g T-2                           inner: at most four children
-//	          -d 10.96.16.9/32 -p tcp -m tcp --dport 80 -g I-1 a child with one entry needs no chain
-//	T-2       -p tcp ... -g ...                                leaf: at most leafSize entries
+//	T-1       -d 10.96.16.9/32 -p tcp -m tcp --dport 80 -g I-1 a child with one entry needs no chain
+//	          -d 10.96.0.0/20 -g T-2                           at most four children to a node
+//	T-2       -p tcp ... -g ...                                a leaf: at most leafSize entries
 //
 // The shape follows from the set of keys alone, whatever the order in which they came: a set of up to leafSize keys is a
 // leaf, a larger one splits at the first digit in which its keys differ. So a change of one key changes the chains
@@ -33,7 +34,7 @@ type entry struct {
 	key   string // digits, each a byte of 0 to 3; no key begins another one
 	rest  string
 	owner model.ServiceName
-	// refs counts, where several services share an entry, how many they are.
+	// refs counts, where several services share an entry, how often they do.
 	refs int
 }
 
@@ -42,9 +43,87 @@ type node struct {
 	count   int    // how many entries are below
 	entries []entry
 	kids    [fanOut]*node // by the digit behind the prefix; all nil in a leaf
+	// edges lead to the nodes that the node's chain leads to, and height is of how many chains the longest path
+	// from here is.
+	edges  []edge
+	height int
+}
+
+// An edge leads to a node by the slot in which it hangs: the prefix of its parent and a digit.
+type edge struct {
+	slot string
+	to   *node
+}
+
+// maxEdges is how many rules the chain of a node that is no leaf may have when it does the work of a child too.
+const maxEdges = 8
+
+// finish fills in what follows from the kids.
+//
+// A child with more than half of the entries has no chain of its own, but hands its children up, as long as they are
+// few. So addresses here and there beside a dense range do not cost a chain each.
+func (n *node) finish() *node {
+	n.count, n.height, n.edges = 0, 1, n.edges[:0]
+	for digit, k := range n.kids {
+		if k != nil {
+			n.count += k.count
+			n.edges = append(n.edges, edge{n.slot(digit), k})
+		}
+	}
+	for {
+		i := slices.IndexFunc(n.edges, func(e edge) bool { return !e.to.leaf() && 2*e.to.count > n.count })
+		if i < 0 {
+			break
+		}
+		heavy := n.edges[i].to
+		if len(n.edges)-1+heavy.degree() > maxEdges {
+			break
+		}
+		n.edges = slices.Delete(n.edges, i, i+1)
+		for digit, k := range heavy.kids {
+			if k != nil {
+				n.edges = append(n.edges, edge{heavy.slot(digit), k})
+			}
+		}
+	}
+	for _, e := range n.edges {
+		if e.to.count > 1 {
+			n.height = max(n.height, 1+e.to.height)
+		}
+	}
+	return n
+}
+
+func (n *node) slot(digit int) string { return n.prefix + string(rune(digit)) }
+
+// degree is how many children a node has.
+func (n *node) degree() int {
+	d := 0
+	for _, k := range n.kids {
+		if k != nil {
+			d++
+		}
+	}
+	return d
 }
 
 func (n *node) leaf() bool { return n.count <= leafSize }
+
+// newTree returns a tree of entries in any order. An entry that is given several times has as many references.
+func newTree(entries []entry) tree {
+	slices.SortStableFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
+	out := entries[:0]
+	for _, e := range entries {
+		e.refs = 1
+		if n := len(out); n > 0 && out[n-1].key == e.key {
+			e.refs += out[n-1].refs
+			out[n-1] = e
+		} else {
+			out = append(out, e)
+		}
+	}
+	return tree{build(out)}
+}
 
 // with returns a tree that has the entry too, in place of one with the same key.
 func (t tree) with(e entry) tree { return tree{t.root.with(e)} }
@@ -99,7 +178,7 @@ func build(entries []entry) *node {
 	}
 	n := &node{prefix: common(entries[0].key, entries[len(entries)-1].key), count: len(entries)}
 	if n.leaf() {
-		n.entries = slices.Clone(entries)
+		n.entries, n.height = slices.Clone(entries), 1
 		return n
 	}
 	for len(entries) > 0 {
@@ -111,7 +190,7 @@ func build(entries []entry) *node {
 		n.kids[d] = build(entries[:end])
 		entries = entries[end:]
 	}
-	return n
+	return n.finish()
 }
 
 func (n *node) with(e entry) *node {
@@ -130,10 +209,10 @@ func (n *node) with(e entry) *node {
 	}
 	p := common(n.prefix, e.key)
 	if len(p) < len(n.prefix) {
-		up := &node{prefix: p, count: n.count + 1}
+		up := &node{prefix: p}
 		up.kids[n.prefix[len(p)]] = n
 		up.kids[e.key[len(p)]] = build([]entry{e})
-		return up
+		return up.finish()
 	}
 	d := e.key[len(p)]
 	return n.replace(d, n.kids[d].with(e))
@@ -164,20 +243,12 @@ func (n *node) without(key string) *node {
 func (n *node) replace(d byte, kid *node) *node {
 	up := &node{prefix: n.prefix, kids: n.kids}
 	up.kids[d] = kid
-	var only *node
-	kids := 0
-	for _, k := range up.kids {
-		if k != nil {
-			up.count += k.count
-			only = k
-			kids++
-		}
-	}
+	up.finish()
 	switch {
-	case kids == 1:
-		return only
 	case up.leaf():
 		return build(up.gather(nil))
+	case up.degree() == 1:
+		return up.kids[slices.IndexFunc(up.kids[:], func(k *node) bool { return k != nil })]
 	}
 	return up
 }
@@ -238,19 +309,6 @@ func (l layout) key(a netip.AddrPort, p model.Protocol) string {
 		}
 	}
 	return string(b)
-}
-
-// prefixKeys returns the keys of an address prefix: one, or two halves where its length is odd.
-func (l layout) prefixKeys(p netip.Prefix) []string {
-	digits := p.Bits() / digitBits
-	b := appendAddr(nil, p.Addr(), digits)
-	if p.Bits()%digitBits == 0 {
-		return []string{string(b)}
-	}
-	full := appendAddr(nil, p.Addr(), digits+1)
-	lower, upper := slices.Clone(full), full
-	lower[digits], upper[digits] = lower[digits]&2, upper[digits]|1
-	return []string{string(lower), string(upper)}
 }
 
 func appendAddr(b []byte, a netip.Addr, digits int) []byte {
