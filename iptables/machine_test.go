@@ -77,7 +77,6 @@ type probe struct {
 	sport      uint16
 	dport      uint16
 	in         string // the interface that it comes in on; empty for the node's own
-	toNode     bool   // its destination is an address of the node
 	translated bool   // to another address or port, as connection tracking sees it
 	balanced   bool   // to any
 	mark       uint32
