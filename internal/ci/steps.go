@@ -36,9 +36,9 @@ func (t tree) steps() []step {
 		{name: "staticcheck", limit: 15 * time.Minute, commands: t.inModules("go", "run", staticcheck, "./...")},
 		// The virtual machine's own tests need it before the step "vm" does.
 		{name: "prepare", limit: 10 * time.Minute, commands: []command{{args: []string{"go", "run", "./internal/vmtest", "-prepare", "-kernel", vmKernel}}}},
-		{name: "test", limit: 35 * time.Minute, commands: t.inModules("go", "test", "-race", "-count=1", "-timeout=30m", "-json", "./..."),
+		{name: "test", limit: 45 * time.Minute, commands: t.inModules("go", "test", "-race", "-count=1", "-timeout=40m", "-json", "./..."),
 			read: func(w *workshop) reader { return newEvents(w.out, "host") }},
-		{name: "vm", limit: 30 * time.Minute, commands: t.inVM(),
+		{name: "vm", limit: 28 * time.Minute, commands: t.inVM(),
 			read: func(w *workshop) reader { return newVerbose(w.out, "kernel "+vmKernel) }},
 		{name: "examples", limit: 10 * time.Minute, commands: t.examples()},
 		{name: "benchmarks", limit: 15 * time.Minute, commands: t.inModules("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "-timeout=10m", "./...")},
