@@ -123,10 +123,11 @@ func text(err error) string {
 	return err.Error()
 }
 
-// nextRetry returns when the first of the sick is to be tried again; false if none is sick.
-func (b *book) nextRetry() (at time.Time, any bool) {
+// nextRetry returns when the first of the sick is to be tried again; false if there is none, but for those that have
+// changed and are tried with that.
+func (b *book) nextRetry(changed map[ServiceName]*lag) (at time.Time, any bool) {
 	for name := range b.sick {
-		if t := b.records[name].retry; !any || t.Before(at) {
+		if t := b.records[name].retry; changed[name] == nil && (!any || t.Before(at)) {
 			at, any = t, true
 		}
 	}
@@ -134,10 +135,10 @@ func (b *book) nextRetry() (at time.Time, any bool) {
 }
 
 // retries returns those of the sick that are to be tried again, sorted.
-func (b *book) retries(now time.Time) []ServiceName {
+func (b *book) retries(changed map[ServiceName]*lag, now time.Time) []ServiceName {
 	var due []ServiceName
 	for name := range b.sick {
-		if !b.records[name].retry.After(now) {
+		if changed[name] == nil && !b.records[name].retry.After(now) {
 			due = append(due, name)
 		}
 	}

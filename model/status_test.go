@@ -24,9 +24,11 @@ func TestQuarantine(t *testing.T) {
 		b.after(time.Minute)
 
 		b.p.set(func() { b.p.refuse["m"] = errBroken })
-		for _, name := range []ServiceName{"a", "m", "z"} {
-			b.SetEndpoints(name, eps("10.244.1.1:80"))
-		}
+		b.together(func() {
+			for _, name := range []ServiceName{"a", "m", "z"} {
+				b.SetEndpoints(name, eps("10.244.1.1:80"))
+			}
+		})
 		require.NoError(t, b.Wait(t.Context()), "rejected counts as programmed")
 		require.Equal(t, []string{"1m0s apply a m z"}, b.p.calls())
 		require.Equal(t, []string{"10.244.1.1:80"}, b.p.holds("a"))
@@ -45,8 +47,10 @@ func TestQuarantine(t *testing.T) {
 		require.Equal(t, st.Since, b.Status("m").Since, "it is rejected since the first time")
 
 		// Its changes are tried at once, but after those of the others and not with them.
-		b.SetEndpoints("m", eps("10.244.1.2:80"))
-		b.SetEndpoints("z", eps("10.244.1.2:80"))
+		b.together(func() {
+			b.SetEndpoints("m", eps("10.244.1.2:80"))
+			b.SetEndpoints("z", eps("10.244.1.2:80"))
+		})
 		require.NoError(t, b.Wait(t.Context()))
 		require.Equal(t, []string{"1m59s apply z", "1m59s apply m"}, b.p.calls())
 
@@ -63,6 +67,26 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
+// A service in quarantine that has changed is tried with its change, and not before.
+func TestQuarantinedServiceChanges(t *testing.T) {
+	cfg := quiet
+	cfg.MinInterval, cfg.Burst = time.Minute, 1
+	bubble(t, cfg, func(t *testing.T, b *bench) {
+		b.start()
+		b.after(time.Hour)
+		b.p.set(func() { b.p.refuse["m"] = errBroken })
+		b.SetService("m", svc("10.0.0.2:80"))
+		synctest.Wait()
+		b.SetEndpoints("m", eps("10.244.0.1:80"))
+		b.after(time.Minute)
+		require.Equal(t, []string{"1h0m0s apply m", "1h1m0s apply m"}, b.p.calls())
+		b.p.set(func() { delete(b.p.refuse, "m") })
+		b.after(time.Minute)
+		require.Equal(t, []string{"1h1m1.5s apply m"}, b.p.calls(), "a retry need not wait")
+		require.Equal(t, []string{"10.244.0.1:80"}, b.p.holds("m"))
+	})
+}
+
 func TestQuarantinedServiceIsDeleted(t *testing.T) {
 	bubble(t, quiet, func(t *testing.T, b *bench) {
 		b.start()
@@ -71,10 +95,13 @@ func TestQuarantinedServiceIsDeleted(t *testing.T) {
 		require.NoError(t, b.Wait(t.Context()))
 		require.False(t, b.Status("m").InForce)
 		b.p.calls()
-		b.DeleteService("m")
+		b.together(func() {
+			b.DeleteService("m")
+			b.SetService("z", svc("10.0.0.3:80"))
+		})
 		require.NoError(t, b.Wait(t.Context()))
 		b.after(time.Hour)
-		require.Equal(t, []string{"0s apply -m"}, b.p.calls())
+		require.Equal(t, []string{"0s apply -m z"}, b.p.calls(), "that needs no quarantine")
 		require.Equal(t, PhaseAbsent, b.Status("m").Phase)
 		require.Zero(t, b.Overview().Rejected)
 	})
@@ -86,8 +113,10 @@ func TestSenselessServiceIsNotRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, quiet, func(t *testing.T, b *bench) {
 				b.start()
-				b.SetService("m", bad)
-				b.SetService("a", svc("10.0.0.1:80"))
+				b.together(func() {
+					b.SetService("m", bad)
+					b.SetService("a", svc("10.0.0.1:80"))
+				})
 				b.after(time.Hour)
 				require.Len(t, b.p.calls(), 1)
 				st := b.Status("m")
@@ -126,9 +155,11 @@ func TestConflictingServiceNamesTheHolder(t *testing.T) {
 		set := func(name ServiceName, own string) { b.SetService(name, svc("192.0.2.1:80", own)) }
 		set("b", "10.0.0.2:80")
 		require.NoError(t, b.Wait(t.Context()))
-		set("a", "10.0.0.1:80")
-		set("c", "10.0.0.3:80")
-		set("d", "10.0.0.4:80")
+		b.together(func() {
+			set("a", "10.0.0.1:80")
+			set("c", "10.0.0.3:80")
+			set("d", "10.0.0.4:80")
+		})
 		require.NoError(t, b.Wait(t.Context()))
 		by := func(holder ServiceName) []ConflictError { return []ConflictError{{Frontend: key, Holder: holder}} }
 		for _, name := range []ServiceName{"a", "c", "d"} {
@@ -152,17 +183,45 @@ func TestConflictingServiceNamesTheHolder(t *testing.T) {
 			require.ErrorContains(t, b.Status(name).Err, `"a"`)
 		}
 		// A newcomer that comes as the holder goes, and is first by name.
-		b.SetService("a", svc("10.0.0.1:80"))
-		set("aa", "10.0.0.5:80")
+		b.together(func() {
+			b.SetService("a", svc("10.0.0.1:80"))
+			set("aa", "10.0.0.5:80")
+		})
 		require.NoError(t, b.Wait(t.Context()))
 		require.Equal(t, PhaseProgrammed, b.Status("aa").Phase)
 		require.Equal(t, by("aa"), b.Status("c").Conflicts)
 		require.Equal(t, 2, b.Overview().Conflicting)
-		b.DeleteService("aa")
-		b.DeleteService("c")
+		b.together(func() {
+			b.DeleteService("aa")
+			b.DeleteService("c")
+		})
 		require.NoError(t, b.Wait(t.Context()))
 		require.Equal(t, PhaseProgrammed, b.Status("d").Phase)
 		require.Zero(t, b.Overview().Conflicting)
+	})
+}
+
+// What is deleted is gone too if everything had to be synced for it.
+func TestStatusOfServiceDeletedBySync(t *testing.T) {
+	bubble(t, quiet, func(t *testing.T, b *bench) {
+		b.start()
+		b.SetService("a", svc("10.0.0.1:80"))
+		b.SetService("bad", Service{Protocol: 9})
+		require.NoError(t, b.Wait(t.Context()))
+		b.p.set(func() { b.p.fail = []error{errBroken} })
+		b.together(func() {
+			b.DeleteService("a")
+			b.DeleteService("bad")
+		})
+		b.after(time.Second / 20)
+		st := b.Status("a")
+		require.Equal(t, PhasePending, st.Phase)
+		require.True(t, st.InForce)
+		require.NoError(t, b.Wait(t.Context()))
+		require.Equal(t, Status{}, b.Status("a"))
+		require.Equal(t, Status{}, b.Status("bad"))
+		require.Zero(t, b.Overview().Rejected)
+		require.Empty(t, b.book.records)
 	})
 }
 
@@ -174,8 +233,10 @@ func TestStatusSince(t *testing.T) {
 		require.Equal(t, Status{}, b.Status("a"))
 		b.SetEndpoints("a", eps("10.244.0.1:80"))
 		require.Equal(t, Status{}, b.Status("a"), "endpoints of nobody")
-		b.SetService("a", svc("10.0.0.1:80"))
-		b.SetService("b", svc("10.0.0.2:80"))
+		b.together(func() {
+			b.SetService("a", svc("10.0.0.1:80"))
+			b.SetService("b", svc("10.0.0.2:80"))
+		})
 		b.after(time.Minute)
 		programmed := b.p.began
 		require.Equal(t, Status{Phase: PhaseProgrammed, Since: programmed, InForce: true}, b.Status("a"))
@@ -238,8 +299,10 @@ func TestWatch(t *testing.T) {
 		expect("a programmed")
 		b.after(time.Hour)
 		b.p.set(func() { b.p.took = time.Second / 2 })
-		b.SetService("b", svc("10.0.0.2:80"))
-		b.SetService("c", Service{Balance: LeastConn})
+		b.together(func() {
+			b.SetService("b", svc("10.0.0.2:80"))
+			b.SetService("c", Service{Balance: LeastConn})
+		})
 		expect("b pending", "c pending")
 		b.after(time.Second)
 		expect("b programmed", "c rejected")

@@ -150,9 +150,11 @@ func TestSyncerConcurrently(t *testing.T) {
 func TestRestartTakesOver(t *testing.T) {
 	kernel := modeltest.NewKernel()
 	state := modeltest.Big(20, 3)
-	first := running(t, modeltest.NewFake(kernel, modeltest.FakeConfig{}), hasty)
-	require.NoError(t, first.Replace(state))
-	require.NoError(t, first.Wait(within(t)))
+	t.Run("first process", func(t *testing.T) {
+		first := running(t, modeltest.NewFake(kernel, modeltest.FakeConfig{}), hasty)
+		require.NoError(t, first.Replace(state))
+		require.NoError(t, first.Wait(within(t)))
+	})
 	before := kernel.String()
 	written := kernel.Commits().Objects
 

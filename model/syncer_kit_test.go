@@ -265,6 +265,13 @@ func (b *bench) run() {
 	})
 }
 
+// together makes changes that are programmed in one go: nobody may call the Programmer meanwhile.
+func (b *bench) together(changes func()) {
+	b.turn <- struct{}{}
+	changes()
+	<-b.turn
+}
+
 // after lets time pass, and all settle.
 func (b *bench) after(d time.Duration) {
 	time.Sleep(d)

@@ -31,16 +31,14 @@ func (s *Syncer) succeeded(b batch, res Result, began, ended time.Time) (waited 
 	if !slices.Equal(res.Warnings, s.warned) {
 		n.warnings, s.warned = res.Warnings, res.Warnings
 	}
-	if b.full {
-		for name := range s.ledger.lags {
-			turned = append(turned, name)
-		}
-		waited = append(s.ledger.confirm(turned, ended), s.ledger.confirmNode(ended)...)
-	} else {
-		waited = s.ledger.confirm(b.names(), ended)
-		if b.diff.Node != nil {
-			waited = append(waited, s.ledger.confirmNode(ended)...)
-		}
+	confirmed := b.names()
+	if b.made > 0 { // it was the last of what had been handed out
+		confirmed = keys(s.ledger.lags)
+		turned = append(turned, confirmed...)
+	}
+	waited = s.ledger.confirm(confirmed, ended)
+	if b.made > 0 || b.diff.Node != nil {
+		waited = append(waited, s.ledger.confirmNode(ended)...)
 	}
 	p := &s.plan
 	p.pace.spend(began, ended)

@@ -86,10 +86,7 @@ func (s *Syncer) retries() batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := batch{reason: ReasonService}
-	for _, name := range s.book.retries(time.Now()) {
-		if s.ledger.lags[name] != nil {
-			continue // it has changed, and is tried with that
-		}
+	for _, name := range s.book.retries(s.ledger.lags, time.Now()) {
 		e := s.ledger.tracker.lookup(name)
 		b.diff.Changes = append(b.diff.Changes, Change{Name: name, Before: e, After: e})
 	}

@@ -35,6 +35,22 @@ func TestDriftIsRepaired(t *testing.T) {
 	})
 }
 
+// While a repair fails nothing counts as programmed.
+func TestWaitDuringDrift(t *testing.T) {
+	cfg := quiet
+	cfg.CheckPeriod = 10 * time.Second
+	bubble(t, cfg, func(t *testing.T, b *bench) {
+		b.start()
+		b.SetService("a", svc("10.0.0.1:80"))
+		require.NoError(t, b.Wait(t.Context()))
+		b.p.set(func() { b.p.checks, b.p.fail = []error{ErrDrift}, []error{errBroken, errBroken} })
+		b.after(10 * time.Second)
+		b.SetService("a", svc("10.0.0.1:80"))
+		require.NoError(t, b.Wait(t.Context()))
+		require.Equal(t, 10450*time.Millisecond, time.Since(b.p.began))
+	})
+}
+
 func TestDriftFoundByApplyIsRepairedAtOnce(t *testing.T) {
 	bubble(t, quiet, func(t *testing.T, b *bench) {
 		b.start()
@@ -79,21 +95,23 @@ func TestResync(t *testing.T) {
 	cfg.MinInterval = time.Hour
 	bubble(t, cfg, func(t *testing.T, b *bench) {
 		b.start()
-		b.SetService("a", svc("10.0.0.1:80"))
-		b.SetService("b", svc("10.0.0.2:80"))
-		b.after(time.Minute)
+		b.after(time.Hour)
+		for _, name := range []ServiceName{"a", "b"} { // which uses up the burst
+			b.SetService(name, svc())
+			require.NoError(t, b.Wait(t.Context()))
+		}
 		b.p.calls()
 		b.DeleteService("b") // which is due in an hour
 		b.p.set(func() { b.p.took = time.Second })
 		require.NoError(t, b.Resync(t.Context()))
-		require.Equal(t, []string{"1m0s sync a"}, b.p.calls(), "at once, and from what is wanted now")
+		require.Equal(t, []string{"1h0m0s sync a"}, b.p.calls(), "at once, and from what is wanted now")
 		require.NoError(t, b.Wait(t.Context()), "which makes up for the change")
 
 		// One that is under way may have read the kernel before whatever made somebody call.
 		go func() { _ = b.Resync(context.Background()) }()
 		b.after(time.Second / 2)
 		require.NoError(t, b.Resync(t.Context()))
-		require.Equal(t, []string{"1m1s sync a", "1m2s sync a"}, b.p.calls())
+		require.Equal(t, []string{"1h0m1s sync a", "1h0m2s sync a"}, b.p.calls())
 	})
 }
 

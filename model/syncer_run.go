@@ -67,10 +67,7 @@ func (s *Syncer) next(now time.Time) (do job, at time.Time) {
 	if s.ledger.pending() > 0 {
 		consider(s.applyChanges, soonest(p.pace.next()))
 	}
-	if t, any := s.book.nextRetry(); any {
-		if p := soonest(p.pace.next()); p.After(t) {
-			t = p
-		}
+	if t, any := s.book.nextRetry(s.ledger.lags); any {
 		consider(s.applyRetries, t)
 	}
 	consider(s.check, p.nextCheck)

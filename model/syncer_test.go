@@ -143,6 +143,25 @@ func TestWaitIsTiedToChanges(t *testing.T) {
 	})
 }
 
+// A change that is undone while an earlier one is being programmed leaves nothing to do.
+func TestChangeUndoneMeanwhile(t *testing.T) {
+	bubble(t, quiet, func(t *testing.T, b *bench) {
+		b.start()
+		b.p.set(func() { b.p.took = time.Second })
+		b.SetService("a", svc("10.0.0.1:80"))
+		b.after(time.Second / 2)
+		b.SetEndpoints("a", eps("10.244.0.1:80"))
+		b.after(time.Second / 4)
+		b.SetEndpoints("a", nil)
+		require.NoError(t, b.Wait(t.Context()))
+		require.Equal(t, time.Second, time.Since(b.p.began))
+		require.Equal(t, Status{Phase: PhaseProgrammed, Since: time.Now(), InForce: true}, b.Status("a"))
+		require.Zero(t, b.Overview().Pending)
+		b.after(time.Hour)
+		require.Equal(t, []string{"0s apply a"}, b.p.calls())
+	})
+}
+
 func TestWaitEnds(t *testing.T) {
 	bubble(t, quiet, func(t *testing.T, b *bench) {
 		b.start()
