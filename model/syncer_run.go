@@ -82,7 +82,7 @@ func (s *Syncer) next(now time.Time) (do job, at time.Time) {
 func (s *Syncer) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.used
-	s.used, s.running = true, true
+	s.used, s.running = true, s.running || !again
 	s.mu.Unlock()
 	if again {
 		return errors.New("syncer: Run was called before")

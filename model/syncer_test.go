@@ -263,6 +263,12 @@ func TestRunOnce(t *testing.T) {
 	bubble(t, quiet, func(t *testing.T, b *bench) {
 		b.start()
 		require.Error(t, b.Run(t.Context()))
+		require.True(t, b.Overview().Running)
+		b.stop()
+		require.NoError(t, <-b.done)
+		b.done <- nil
+		require.Error(t, b.Run(t.Context()), "nor a second time")
+		require.False(t, b.Overview().Running)
 	})
 }
 
