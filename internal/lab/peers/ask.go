@@ -164,8 +164,14 @@ func (x *exchange) see(s Sighting) error {
 		return x.respond(s)
 	case p.part == answer && x.toClient(p):
 		x.answers = append(x.answers, s)
-		// Connection tracking forgets the flow soon. A process of the node has its kernel say that.
+		// Connection tracking, and whoever balances, forgets the flow soon if it was a connection and ended. A process of
+		// the node has its kernel say that.
 		if (p.proto == TCP || p.proto == SCTP) && x.entry != nil && !x.keep {
+			if p.proto == TCP {
+				if err := x.send(p.next(confirm)); err != nil {
+					return err
+				}
+			}
 			return x.send(p.next(refusal))
 		}
 	case p.part == refusal && x.toClient(p):
