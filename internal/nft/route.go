@@ -1,0 +1,204 @@
+package nft
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headgate/headgate/model"
+)
+
+// A Class says what is decided about a connection before its endpoint is drawn.
+type Class uint8
+
+// The classes.
+const (
+	Plain      Class = iota // all is decided
+	ByInternal              // whether it is masqueraded depends on its source
+	ByExternal              // it is masqueraded
+)
+
+// A List says which of a service's two lists of endpoints serves. In the slot maps, those of LocalList are numbered from
+// localOffset on.
+type List uint8
+
+// The lists.
+const (
+	ClusterList List = iota // endpoints of the whole cluster
+	LocalList               // those on this node
+)
+
+const localOffset = 100000 // more than a list can have slots
+
+func (l List) offset() uint32 { return uint32(l) * localOffset }
+
+// A Route is one way of balancing a new connection. Each is a chain; services with nothing of their own share it.
+type Route struct {
+	class    Class
+	nodePort bool
+	list     List
+	balance  model.Balance
+	hashPort bool
+	slots    int
+	// own is the service that the route belongs to, if it needs a chain of its own: for a counter (RoundRobin) or for
+	// affinity. Otherwise it is nil.
+	own *ownRoute
+}
+
+// An ownRoute is what a service's own chain needs.
+type ownRoute struct {
+	service  model.ServiceName
+	id       string
+	protocol model.Protocol
+	maps     []affinityPort // of the route's list
+}
+
+// chain returns the name of the route's chain.
+func (r Route) chain() string {
+	var b strings.Builder
+	switch r.class {
+	case ByInternal:
+		b.WriteString("internal-")
+	case ByExternal:
+		b.WriteString("external-")
+	}
+	if r.nodePort {
+		b.WriteString("node-port-")
+	}
+	if r.list == LocalList {
+		b.WriteString("local-")
+	}
+	if r.own != nil {
+		b.WriteString("to-")
+		b.WriteString(r.own.id)
+		return b.String()
+	}
+	b.WriteString(map[model.Balance]string{model.Random: "lb-", model.SourceHash: "hash-", model.Maglev: "hash-"}[r.balance])
+	if r.hashPort {
+		b.WriteString("port-")
+	}
+	b.WriteString(strconv.Itoa(r.slots))
+	return b.String()
+}
+
+// bare is the route that a route leads to once its class is settled; it has no service of its own.
+func (r Route) bare() Route {
+	r.class, r.own = Plain, nil
+	return r
+}
+
+// needs returns the other shared route that the route's chain leads to, if any.
+func (r Route) needs() (Route, bool) {
+	if r.own == nil {
+		return r.bare(), r.class != Plain
+	}
+	return r.bare(), r.balance != model.RoundRobin
+}
+
+// Route returns the route's chain.
+func (rs Rules) Route(r Route) Chain {
+	c := Chain{Name: r.chain()}
+	switch r.class {
+	case ByInternal:
+		c.Rules = append(c.Rules, Jump(MarkInternalChain))
+	case ByExternal:
+		c.Rules = append(c.Rules, Jump(MarkExternalChain))
+	}
+	if r.own != nil {
+		for _, m := range r.own.maps {
+			c.Rules = append(c.Rules, rs.pinned(r.own.protocol, m))
+		}
+	}
+	if next, ok := r.needs(); ok {
+		c.Rules = append(c.Rules, Goto(next.chain()))
+		return c
+	}
+	c.Rules = append(c.Rules, rs.draw(r))
+	if r.balance == model.Random {
+		for range min(draws, r.slots) - 1 {
+			c.Rules = append(c.Rules, rs.draw(r))
+		}
+	}
+	// Nobody passes untranslated: neither who has drawn in vain, nor who is here by an answer that is out of date.
+	if r.slots > 1 {
+		first := r
+		first.balance, first.slots = model.Random, 1
+		c.Rules = append(c.Rules, rs.draw(first))
+	}
+	c.Rules = append(c.Rules, Drop())
+	return c
+}
+
+// draw translates the destination to the endpoint in a slot.
+func (rs Rules) draw(r Route) Rule {
+	set := Endpoints
+	if r.nodePort {
+		set = NodePortEndpoints
+	}
+	key := rs.Sets[set].Key
+	e, reg := rs.Load(key[:len(key)-1]...)
+	modulus, offset := uint32(r.slots), r.list.offset()
+	switch r.balance {
+	case model.SourceHash, model.Maglev:
+		from := reg + 1
+		size := Saddr.Size(rs.Family)
+		e = append(e, rs.Address(Saddr, size, from))
+		if r.hashPort {
+			e = append(e, Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2, from+size/4))
+			size += 4
+		}
+		e = append(e, Jhash(from, size, modulus, rs.HashSeed, offset, reg))
+	case model.RoundRobin:
+		e = append(e, Numgen(unix.NFT_NG_INCREMENTAL, modulus, offset, reg))
+	default:
+		e = append(e, Numgen(unix.NFT_NG_RANDOM, modulus, offset, reg))
+	}
+	return append(e, Lookup(rs.Sets[set].Name, Reg0), DNAT(NFProto(rs.Family), Reg0, Reg0+Daddr.Size(rs.Family)/4))
+}
+
+// pinned translates the destination to the endpoint that the client had before.
+func (rs Rules) pinned(p model.Protocol, m affinityPort) Rule {
+	size := Saddr.Size(rs.Family)
+	return On(ProtocolIs(p), []Expression{
+		rs.Address(Saddr, size, Reg0),
+		Lookup(m.name, Reg0),
+		Immediate(Reg0+size/4, Port16(m.port)),
+		DNAT(NFProto(rs.Family), Reg0, Reg0+size/4),
+	})
+}
+
+// recorder returns the chain that remembers which endpoint a client of a service got. Which list it came from shows in
+// the label, where a frontend may use either.
+func (rs Rules) recorder(name string, lists [2][]affinityPort) Chain {
+	c := Chain{Name: name}
+	if len(lists[ClusterList]) > 0 && len(lists[LocalList]) > 0 {
+		both := append(HasLabel(rs.BalancedLabel), HasLabel(rs.MasqueradeLabel)...)
+		for _, m := range lists[LocalList] {
+			c.Rules = append(c.Rules, On(both, rs.remember(m), Return()))
+		}
+		c.Rules = append(c.Rules, On(both, Return()))
+		lists[LocalList] = nil
+	}
+	for _, maps := range lists {
+		for _, m := range maps {
+			c.Rules = append(c.Rules, rs.remember(m))
+		}
+	}
+	return c
+}
+
+func (rs Rules) remember(m affinityPort) []Expression {
+	client := uint32(CTSrcIP)
+	if rs.Family == model.IPv6 {
+		client = CTSrcIP6
+	}
+	size := Saddr.Size(rs.Family)
+	return []Expression{
+		Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, Reg0),
+		Compare(unix.NFT_CMP_EQ, Port16(m.port)),
+		CT(client, DirOriginal, Reg0),
+		rs.Address(Daddr, size, Reg0+size/4),
+		Update(m.name, Reg0, Reg0+size/4),
+	}
+}

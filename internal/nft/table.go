@@ -1,0 +1,214 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/model"
+)
+
+// A Config says what a Table is.
+type Config struct {
+	// Name is the name of the one table in each family; whatever else is found in it is deleted.
+	Name string
+	// NetNS is the network namespace. It must stay open as long as the Table.
+	NetNS *os.File
+	// Sets are the sets and maps that every table has, by [SetID]: those of [BaseSets] first.
+	Sets []Set
+	// Ruleset returns what one family's table holds on a node.
+	Ruleset func(node model.Node, fam model.Family) Ruleset
+	// Timeout bounds each exchange with the kernel, should the context allow more.
+	Timeout time.Duration
+	// VerifyInterval is how often at most Check reads back all set elements; negative, never.
+	VerifyInterval time.Duration
+	// Trace, if not nil, is called with each batch of netlink messages before it is sent. It must not keep it.
+	Trace func(batch []byte)
+}
+
+// A Ruleset says what one family's table holds. It must always say the same.
+type Ruleset interface {
+	// Frame returns the chains that are there whatever the services, those that others lead to first.
+	Frame() []Chain
+	// Route returns the chain of a way of balancing.
+	Route(r Route) Chain
+	// Lists says which of a service's lists of endpoints are balanced over here.
+	Lists(res *model.Resolved) [2]bool
+	// Render returns what a service puts into the table; nothing for nil.
+	Render(res *model.Resolved, lay Layouts) Form
+}
+
+// A Table programs one table of each family, ip and ip6. It is not safe for concurrent use.
+type Table struct {
+	cfg    Config
+	socket *socket // nil after an error
+	record *record // what the kernel holds; nil before the first Sync and while nobody knows
+	kernel witness
+}
+
+// NewTable returns a Table that knows nothing of the kernel yet.
+func NewTable(cfg Config) *Table { return &Table{cfg: cfg} }
+
+// An Input is what a Table shall hold.
+type Input struct {
+	Node model.Node
+	// Forms are all services, for Sync.
+	Forms []*model.Resolved
+	// Changes are those that change, for Apply: nil for those that go.
+	Changes map[model.ServiceName]*model.Resolved
+	// Extra, if not nil, is called to plan what no service has.
+	Extra func(p *Plan)
+}
+
+// Known reports whether it is known what the kernel holds: after Sync, until an error.
+func (t *Table) Known() bool { return t.record != nil }
+
+// Sync makes the tables hold just what is asked for, in one transaction. If there are services that cannot be planned,
+// or that the kernel refuses, it names them and nothing was written. After an error nobody knows what the kernel holds.
+// It adds to res what it did.
+func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused map[model.ServiceName]error, err error) {
+	old := t.record
+	if old == nil {
+		old = newRecord(in.Node)
+	}
+	t.record = nil
+	started := time.Now()
+	refused, err = t.attempt(ctx, res, func(exact bool) (*Plan, error) {
+		found, err := t.structures(ctx)
+		if err != nil {
+			return nil, err
+		}
+		next := newPlan(&t.cfg, old, in.Node, started, exact)
+		planSync(next, found, in)
+		return next, nil
+	})
+	if err == nil && len(refused) == 0 {
+		t.tidy(ctx, res)
+	}
+	return refused, err
+}
+
+// Apply programs changes against what the tables hold, in one transaction. It returns as Sync does.
+func (t *Table) Apply(ctx context.Context, in Input, res *model.Result) (refused map[model.ServiceName]error, err error) {
+	if t.record == nil {
+		return nil, model.ErrNotSynced
+	}
+	started := time.Now()
+	return t.attempt(ctx, res, func(exact bool) (*Plan, error) {
+		next := newPlan(&t.cfg, t.record, in.Node, started, exact)
+		planApply(next, in)
+		return next, nil
+	})
+}
+
+// planApply plans changes against what the kernel holds.
+func planApply(p *Plan, in Input) {
+	changes := in.Changes
+	if !p.node.Equal(p.old.node) {
+		p.frame()
+		// What a service needs may depend on the node even where its own form does not.
+		changes = make(map[model.ServiceName]*model.Resolved, len(p.old.laid)+len(in.Changes))
+		for name, l := range p.old.laid {
+			changes[name] = l.res
+		}
+		maps.Copy(changes, in.Changes)
+	}
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		p.change(name, changes[name])
+	}
+	if in.Extra != nil {
+		in.Extra(p)
+	}
+	p.sweep()
+	p.finish()
+}
+
+// fail notes that nobody knows what the kernel holds.
+func (t *Table) fail(err error) error {
+	t.Forget()
+	return err
+}
+
+// Forget makes the Table know nothing of the kernel, as if it were new.
+func (t *Table) Forget() {
+	t.record = nil
+	t.hangUp()
+}
+
+// hangUp closes the socket; the next exchange opens a fresh one.
+func (t *Table) hangUp() {
+	if t.socket != nil {
+		_ = t.socket.Close()
+		t.socket = nil
+	}
+}
+
+// exchange runs one exchange with the kernel over a socket that is known to be in order.
+func (t *Table) exchange(ctx context.Context, do func(s *socket) error) error {
+	if t.socket == nil {
+		s, err := nlink.Dial(unix.NETLINK_NETFILTER, int(t.cfg.NetNS.Fd()))
+		if err != nil {
+			return err
+		}
+		t.socket = &socket{s}
+	}
+	err := t.socket.Within(ctx, t.cfg.Timeout, func() error { return do(t.socket) })
+	var no *refusal
+	if err != nil && !errors.As(err, &no) || t.socket.Spent() {
+		t.hangUp()
+	}
+	return err
+}
+
+// structures reads what the tables consist of.
+func (t *Table) structures(ctx context.Context) (found [2]structure, err error) {
+	err = t.exchange(ctx, func(s *socket) error {
+		for _, fam := range model.Families {
+			if found[fam], err = s.readStructure(t.cfg.Name, fam); err != nil {
+				return fmt.Errorf("reading table %s: %w", t.cfg.Name, nlink.Meaning(err))
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Cleanup deletes the tables, whoever wrote them.
+func (t *Table) Cleanup(ctx context.Context) error {
+	t.record = nil
+	for _, fam := range model.Families {
+		b := newBatch(t.cfg.Name, t.cfg.Sets)
+		b.write(sectionTables, func(w *Wire) { w.deleteTable(t.cfg.Name, fam) })
+		buf, last := b.bytes(0)
+		err := t.exchange(ctx, func(s *socket) error {
+			_, err := s.commit(buf, nlink.MessageSeq(buf), last)
+			return err
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return t.fail(fmt.Errorf("cleaning up: %w", nlink.Meaning(err)))
+		}
+	}
+	return nil
+}
+
+// Close releases the socket and leaves the tables in place.
+func (t *Table) Close() { t.Forget() }
+
+// step adds to the time that a step took.
+func step(steps []model.Step, name string, since time.Time) []model.Step {
+	took := time.Since(since)
+	for i := range steps {
+		if steps[i].Name == name {
+			steps[i].Took += took
+			return steps
+		}
+	}
+	return append(steps, model.Step{Name: name, Took: took})
+}
