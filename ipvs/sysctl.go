@@ -1,0 +1,133 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/model"
+)
+
+// Sysctls, all of one network namespace; see the kernel's Documentation/networking/ipvs-sysctl.rst and ip-sysctl.rst.
+const (
+	// sysctlConntrack makes conntrack track connections of IPVS, without which they cannot be masqueraded.
+	sysctlConntrack = "net.ipv4.vs.conntrack"
+	// sysctlNodest ends what is left of connections to a real server that is gone, instead of swallowing their packets.
+	sysctlNodest = "net.ipv4.vs.expire_nodest_conn"
+	// sysctlQuiescent ends the affinity of clients with a real server of weight 0.
+	sysctlQuiescent = "net.ipv4.vs.expire_quiescent_template"
+	// sysctlReuse, if 0, sends a new connection from a port that was used before to the server that had the old one.
+	sysctlReuse = "net.ipv4.vs.conn_reuse_mode"
+	// sysctlNotify, if 1, drops what real servers send that does not belong to a connection of IPVS.
+	sysctlNotify = "net.ipv4.vs.nat_icmp_send"
+
+	sysctlForward4      = "net.ipv4.ip_forward"
+	sysctlForward6      = "net.ipv6.conf.all.forwarding"
+	sysctlRouteLocalnet = "net.ipv4.conf.all.route_localnet"
+	sysctlARPIgnore     = "net.ipv4.conf.all.arp_ignore"
+	sysctlARPAnnounce   = "net.ipv4.conf.all.arp_announce"
+)
+
+// A setting is what a sysctl should be, and what happens otherwise.
+type setting struct {
+	name, value string
+	otherwise   string
+	// ours says that SetSysctls sets it.
+	ours bool
+}
+
+// settings lists what should be set. The first is needed.
+func (p *Programmer) settings() []setting {
+	all := []setting{
+		{sysctlConntrack, "1", "connections of IPVS can be neither masqueraded nor told apart", true},
+		{sysctlNodest, "1", "packets of connections to endpoints that are gone are swallowed until they time out", true},
+		{sysctlQuiescent, "1", "services with affinity are refused: clients would stay with endpoints that are gone", true},
+		{sysctlForward4, "1", "replies of IPv4 endpoints do not come back through this node", false},
+		{sysctlForward6, "1", "replies of IPv6 endpoints do not come back through this node", false},
+	}
+	if p.node.NodePorts.Loopback {
+		all = append(all, setting{sysctlRouteLocalnet, "1", "node ports do not answer on loopback", true})
+	}
+	if p.cfg.StrictARP {
+		all = append(all,
+			setting{sysctlARPIgnore, "1", "this node answers ARP requests for virtual addresses", true},
+			setting{sysctlARPAnnounce, "2", "this node announces virtual addresses in ARP requests", true})
+	}
+	return all
+}
+
+func sysctlPath(name string) string { return "/proc/sys/" + strings.ReplaceAll(name, ".", "/") }
+
+// readSysctl returns a sysctl of the calling thread's namespace; "" if there is none.
+func readSysctl(name string) (string, error) {
+	b, err := os.ReadFile(sysctlPath(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(b)), err
+}
+
+// sysctls sets what is to be set, if it may, and looks at what matters for services.
+func (p *Programmer) sysctls() error {
+	if p.pretended {
+		p.quiescent = true
+		return nil
+	}
+	err := nlink.InNetNS(p.netns, func() error {
+		for _, s := range p.settings() {
+			is, err := readSysctl(s.name)
+			if err != nil {
+				return err
+			}
+			if p.cfg.SetSysctls && s.ours && is != s.value {
+				if err := os.WriteFile(sysctlPath(s.name), []byte(s.value), 0); err != nil {
+					return fmt.Errorf("setting %s: %w", s.name, nlink.Meaning(err))
+				}
+			}
+		}
+		on, err := readSysctl(sysctlConntrack)
+		if err == nil && on != "1" {
+			err = fmt.Errorf("%s is %q: %w", sysctlConntrack, on, model.ErrNotSupported)
+		}
+		quiescent, qerr := readSysctl(sysctlQuiescent)
+		p.quiescent = quiescent == "1"
+		return errors.Join(err, qerr)
+	})
+	return err
+}
+
+// obstacles finds sysctls that are not as they should be: missing has the one without which nothing works.
+func (p *Programmer) obstacles() (missing, warnings []model.Finding, err error) {
+	err = nlink.InNetNS(p.netns, func() error {
+		for _, s := range p.settings() {
+			is, err := readSysctl(s.name)
+			switch {
+			case err != nil:
+				return err
+			case is == s.value || is == "" && s.name == sysctlForward6 || s.ours && p.cfg.SetSysctls: // there is no IPv6, or it will be set
+				continue
+			}
+			f := model.Finding{What: s.name, Err: fmt.Errorf("is %q: %s", is, s.otherwise), Remedy: "sysctl -w " + s.name + "=" + s.value}
+			if s.name == sysctlConntrack {
+				f.Err = fmt.Errorf("%w: %w", model.ErrNotSupported, f.Err)
+				missing = append(missing, f)
+				continue
+			}
+			warnings = append(warnings, f)
+		}
+		for name, bad := range map[string][2]string{
+			sysctlReuse:  {"0", "a client that uses a port again soon reaches the endpoint that it had before, even if that is gone"},
+			sysctlNotify: {"1", "what the table balances instead of IPVS gets no answers: the short cut, node ports on loopback"},
+		} {
+			if is, err := readSysctl(name); err != nil {
+				return err
+			} else if is == bad[0] {
+				warnings = append(warnings, model.Finding{What: name, Err: errors.New("is " + is + ": " + bad[1]), Remedy: "sysctl -w " + name + "=" + string('0'+'1'-bad[0][0])})
+			}
+		}
+		return nil
+	})
+	return missing, warnings, err
+}
