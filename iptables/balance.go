@@ -41,7 +41,7 @@ func (b *balancer) fill(c *chain, eps []model.Endpoint) {
 	case model.Maglev:
 		b.maglev(c, eps)
 	default:
-		b.chance(c, "", inHashOrder(eps))
+		b.chance(c, 0, "", inHashOrder(eps))
 	}
 }
 
@@ -119,20 +119,24 @@ func inHashOrder(eps []model.Endpoint) []hashed {
 
 // chance spreads at random, in proportion to the weights: a rule for each endpoint, matching with the share that it has
 // of what the rules before it left. Many are split by their hashes, so that a change rewrites the chains on one path.
-func (b *balancer) chance(c *chain, path string, eps []hashed) {
+func (b *balancer) chance(c *chain, level int, path string, eps []hashed) {
 	left := uint64(0)
 	for _, e := range eps {
 		left += uint64(e.Weight)
 	}
-	if len(eps) <= leafSize || len(path) == balanceLevels*splitDigits {
+	if len(eps) <= leafSize || level == balanceLevels {
 		for _, e := range eps {
 			b.add(c, matchChance(uint64(e.Weight), left), e.Endpoint)
 			left -= uint64(e.Weight)
 		}
 		return
 	}
+	digits := 1
+	if ways(len(eps)) > fanOut {
+		digits = 2
+	}
 	for len(eps) > 0 {
-		below := eps[0].hash[:len(path)+splitDigits]
+		below := eps[0].hash[:len(path)+digits]
 		end, weight := 0, uint64(0)
 		for end < len(eps) && strings.HasPrefix(eps[end].hash, below) {
 			weight += uint64(eps[end].Weight)
@@ -143,7 +147,7 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 			b.add(c, match, eps[0].Endpoint)
 		} else {
 			sub := b.sub(below)
-			b.chance(sub, below, eps[:end])
+			b.chance(sub, level+1, below, eps[:end])
 			b.done(sub)
 			c.add(b.service.Name, match, goTo(sub.name))
 		}
@@ -152,11 +156,13 @@ func (b *balancer) chance(c *chain, path string, eps []hashed) {
 	}
 }
 
-// splits is into how many chains many endpoints are split, by splitDigits of their hashes.
-const (
-	splits      = 16
-	splitDigits = 2
-)
+// ways is into how many chains n endpoints are split, which do not fit into one: fanOut or its square.
+func ways(n int) int {
+	if n <= fanOut*leafSize {
+		return fanOut
+	}
+	return fanOut * fanOut
+}
 
 // turns spreads in turn: the first rule takes every nth connection, the second every (n-1)th of the others, and so on.
 // Of many, as many as the number of chains does not divide have rules here, and each chain takes an equal share of
@@ -168,25 +174,26 @@ func (b *balancer) turns(c *chain, level int, path string, slots []*model.Endpoi
 		}
 		return
 	}
-	for len(slots)%splits != 0 {
+	n := ways(len(slots))
+	for len(slots)%n != 0 {
 		b.add(c, matchTurn(len(slots)), slots[0])
 		slots = slots[1:]
 	}
-	for i := range splits {
+	for i := range n {
 		// Neighbours go to different chains, which are visited in turn.
 		var mine []*model.Endpoint
-		for j := i; j < len(slots); j += splits {
+		for j := i; j < len(slots); j += n {
 			mine = append(mine, slots[j])
 		}
 		if len(mine) == 1 {
-			b.add(c, matchTurn(splits-i), mine[0])
+			b.add(c, matchTurn(n-i), mine[0])
 			continue
 		}
 		below := path + strconv.Itoa(i) + "."
 		sub := b.sub(below)
 		b.turns(sub, level+1, below, mine)
 		b.done(sub)
-		c.add(b.service.Name, matchTurn(splits-i), goTo(sub.name))
+		c.add(b.service.Name, matchTurn(n-i), goTo(sub.name))
 	}
 }
 

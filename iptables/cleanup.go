@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -20,6 +21,7 @@ func (p *Programmer) Cleanup(ctx context.Context) error {
 	p.resolver.Reset()
 	p.checks = checks{}
 	f := &finder{cfg: p.cfg, ns: p.ns}
+	var errs []error
 	for _, v := range []Variant{p.variant, p.variant.other()} {
 		for _, fam := range model.Families {
 			if fam == model.IPv6 && !p.ns.hasIPv6() {
@@ -30,14 +32,14 @@ func (p *Programmer) Cleanup(ctx context.Context) error {
 				continue // the host does not have them, so there is nothing
 			}
 			if err := p.cleanup(ctx, t); err != nil {
-				return fmt.Errorf("iptables: %s: %w", fam, err)
+				errs = append(errs, fmt.Errorf("iptables: %s: %w", fam, err))
 			}
 		}
 	}
 	for _, s := range p.sides {
 		s.now, s.marks = programmed{}, marks{}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // cleanup removes everything ours from one family of one variant. The walls go last.

@@ -18,10 +18,10 @@ type dispatch struct {
 }
 
 // The kernel's nf_tables follows at most 15 jumps and gotos from the chain of a hook (NFT_JUMP_STACK_SIZE). They lead
-// to SERVICES, treeLevels of a tree, two of sources, the entry of a service, a balancing chain with balanceLevels
-// below it, and the chain of an endpoint.
+// to SERVICES, treeLevels of a tree, two of sources, the entry of a service, balanceLevels below it, and one more: a
+// balancing chain that several entries share before those, or the chain of an endpoint after them.
 const (
-	treeLevels    = 7
+	treeLevels    = 8
 	balanceLevels = 2
 )
 

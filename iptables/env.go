@@ -37,8 +37,9 @@ type env struct {
 	detects bool
 	// masqueradeAll and keepClient are those of the Node; the former overrules the latter.
 	masqueradeAll, keepClient bool
-	// primary is the node's main address of the family, if it has one.
+	// primary is the node's main address of the family, if it has one, addrs are all that the Node names.
 	primary netip.Addr
+	addrs   []netip.Addr
 	// scope are the prefixes in which addresses of the node have node ports, none of which is loopback. One of length 0
 	// stands for all but loopback.
 	scope []netip.Prefix
@@ -72,6 +73,11 @@ func newEnv(f model.Family, n names, s settings, feat features, node model.Node,
 	for _, a := range node.Primary {
 		if model.FamilyOf(a) == f && !e.primary.IsValid() {
 			e.primary = a
+		}
+	}
+	for _, a := range node.Addrs {
+		if model.FamilyOf(a) == f {
+			e.addrs = append(e.addrs, a)
 		}
 	}
 	e.ranges = prefixesOf(f, node.ServiceRanges)

@@ -113,7 +113,7 @@ func (t *tools) learn(ctx context.Context, cfg Config) (ability, error) {
 	a := ability{features: features{randomFully: random, label: true, program: true}, sctp: true, recent: true}
 	e := newEnv(t.family, names{cfg.Prefix}, cfg.settings(), a.features, model.Node{}, false)
 	err = inScratch(func() error { return t.learnHere(ctx, e, &a) })
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrPermission) {
 		a.untried, err = err, nil
 	}
 	return a, err

@@ -19,6 +19,8 @@ type job struct {
 	want   ruleset
 	stages []stage
 	script *script
+	// warnings are about what others have in the tables.
+	warnings []string
 }
 
 // changeJob plans a change of what is known to be there.
@@ -42,6 +44,14 @@ func (j *job) converge(ctx context.Context, n names) error {
 		have, err := j.read(ctx, t, n, j.to.jumps())
 		if err != nil {
 			return err
+		}
+		if !have.readable {
+			j.warnings = append(j.warnings, fmt.Sprintf("%s: table %s: somebody's rules cannot be listed by iptables: all of ours are written anew", j.family, t))
+		}
+		if t == filter {
+			if why := have.forwardStops(n, true); why != "" {
+				j.warnings = append(j.warnings, fmt.Sprintf("%s: FORWARD: %s", j.family, why))
+			}
 		}
 		if s := converge(n, t, j.want[t], j.to.jumps(), have); !s.empty() {
 			j.stages = append(j.stages, s)
@@ -120,6 +130,7 @@ func (w *work) count(j *job) {
 			w.res.Warnings = append(w.res.Warnings, fmt.Sprintf("%s: table %s: rules of others lead to %s, which we no longer use: emptied, not deleted", j.family, s.table, few(s.kept)))
 		}
 	}
+	w.res.Warnings = append(w.res.Warnings, j.warnings...)
 	w.res.Transactions += j.script.transactions
 	if j.script.transactions > 0 {
 		w.res.Bytes += len(j.script.text)

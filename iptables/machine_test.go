@@ -22,6 +22,8 @@ type machine struct {
 	local  []netip.Addr // the node's addresses
 	turns  map[*rule]int
 	lists  map[string]map[netip.Addr]bool
+	// passed counts the rules that were evaluated.
+	passed int
 	// programs are those of xt_bpf that were read before.
 	programs map[string][]instruction
 }
@@ -170,6 +172,7 @@ func (m *machine) step(t table, stack []frame, p probe, likely float64, end func
 			continue
 		}
 		at := &stack[top].rules[0]
+		m.passed++
 		text := at.text
 		stack = append(slices.Clone(stack[:top]), frame{stack[top].rules[1:]})
 		words := splitWords(text)

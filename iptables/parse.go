@@ -46,17 +46,43 @@ func parseSave(out []byte) listing {
 	return l
 }
 
-// target returns where a rule jumps or goes to, "" for a rule that does neither. What looks like a target inside a
-// comment is none: iptables-save writes the target behind all matches, so the last one counts, and in a rule without
-// one the name would end in a quote, as no name of ours does.
+// target returns where a rule jumps or goes to, "" for a rule that does neither.
 func target(rule string) string {
-	for _, flag := range []string{" -j ", " -g "} {
-		if i := strings.LastIndex(" "+rule, flag); i >= 0 {
-			name, _, _ := strings.Cut((" " + rule)[i+len(flag):], " ")
-			return name
+	words := splitWords(rule)
+	for i := len(words) - 2; i >= 0; i-- {
+		if words[i] == "-j" || words[i] == "-g" {
+			return words[i+1]
 		}
 	}
 	return ""
+}
+
+// splitWords splits a rule into words as iptables-restore does: at spaces outside of double quotes, where a backslash
+// makes the next byte an ordinary one.
+func splitWords(rule string) []string {
+	var out []string
+	var word []byte
+	quoted, inWord := false, false
+	for i := 0; i < len(rule); i++ {
+		switch c := rule[i]; {
+		case c == '\\' && quoted && i+1 < len(rule):
+			i++
+			word = append(word, rule[i])
+		case c == '"':
+			quoted, inWord = !quoted, true
+		case c == ' ' && !quoted:
+			if inWord {
+				out = append(out, string(word))
+			}
+			word, inWord = word[:0], false
+		default:
+			word, inWord = append(word, c), true
+		}
+	}
+	if inWord {
+		out = append(out, string(word))
+	}
+	return out
 }
 
 // jumpsIn returns the rules of chains that are not ours which lead to chains of ours, and split those with our mark from

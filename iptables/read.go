@@ -189,16 +189,3 @@ func (t *tools) read(ctx context.Context, tbl table, n names, jumps []jump) (lis
 	}
 	return l, nil
 }
-
-// splitWords splits a rule as a shell would, as far as rules of ours need it.
-func splitWords(rule string) []string {
-	var out []string
-	for i, part := range strings.Split(rule, `"`) {
-		if i%2 == 1 {
-			out = append(out, part)
-		} else {
-			out = append(out, strings.Fields(part)...)
-		}
-	}
-	return out
-}

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"net/netip"
 	"strconv"
 
 	"github.com/headgate/headgate/model"
@@ -168,6 +169,10 @@ func (s *sharing) markInternal() {
 		s.add(matchSrc(loopback[s.family]), s.settings.mark.set())
 		return
 	default:
+		// Without such a program, from any address of the node that nobody told of.
+		for _, a := range s.addrs {
+			s.add(matchSrc(netip.PrefixFrom(a, a.BitLen())), targetReturn)
+		}
 		s.add(fromNode, s.settings.mark.set())
 		return
 	}

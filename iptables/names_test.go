@@ -1,0 +1,190 @@
+package iptables
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/headgate/headgate/model"
+	"github.com/headgate/headgate/model/modeltest"
+)
+
+func TestChainNames(t *testing.T) {
+	seen := map[string]string{}
+	for _, prefix := range []string{"A", "HEADGATE", "NINE_BYTE"} {
+		require.NoError(t, checkPrefix(prefix))
+		n := names{prefix}
+		all := []string{n.hashed(kindInternal), n.hashed(kindInternal, ""), n.hashed(kindInternal, "", "")}
+		for _, chain := range fixedChains {
+			all = append(all, n.fixed(chain))
+		}
+		for _, kind := range []byte(hashedKinds) {
+			// What parts are joined of is part of the name.
+			for _, parts := range [][]string{{"a", "bc"}, {"ab", "c"}, {"abc"}, {"a", "b", "c"}, {"\x01a", "bc"}, {strings.Repeat("x", 1000)}} {
+				all = append(all, n.hashed(kind, parts...))
+			}
+		}
+		for _, name := range all {
+			require.LessOrEqual(t, len(name), 28, "%s", name)
+			require.Empty(t, seen[name], "%s is the name of two chains", name)
+			seen[name] = name
+			require.True(t, n.owns(name), "%s", name)
+			for _, other := range []string{"HEADGATE2", "HEAD", "HEADGAT", "headgate"} {
+				require.False(t, names{other}.owns(name), "%s is not of %s", name, other)
+			}
+		}
+	}
+	n := names{"HEADGATE"}
+	for _, foreign := range []string{"HEADGATE", "HEADGATE-", "HEADGATE-USER", "HEADGATE-S-SHORT", "HEADGATE-S-ABCDEFGHIJKLMNO1", "HEADGATE-S-abcdefghijklmnop",
+		"HEADGATE-Z-ABCDEFGHIJKLMNOP", "HEADGATE-S-ABCDEFGHIJKLMNOPQ", "HEADGATE-SERVICES2", "XHEADGATE-SERVICES", "headgate-SERVICES", "KUBE-SERVICES"} {
+		require.False(t, n.owns(foreign), "%s", foreign)
+	}
+	for _, bad := range []string{"", "TEN_BYTES_", "WITH-DASH", "WITH SP", "Ü", "a\n", "!A"} {
+		require.ErrorIs(t, checkPrefix(bad), model.ErrInvalid, "%q", bad)
+	}
+}
+
+// The lists that remember clients are others for other services, endpoints and timeouts.
+func TestRecentNames(t *testing.T) {
+	n := names{"HEADGATE"}
+	seen := map[string]bool{}
+	for _, service := range []model.ServiceName{"a", "b"} {
+		for _, endpoint := range []string{"tcp 10.0.0.1:80", "udp 10.0.0.1:80", "tcp 10.0.0.2:80"} {
+			for _, timeout := range []string{"1s", "2s"} {
+				seen[n.recent(service, endpoint, timeout)] = true
+			}
+		}
+	}
+	require.Len(t, seen, 12)
+}
+
+func TestComment(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                       "",
+		"plain_Name-1":           `-m comment --comment plain_Name-1`,
+		"default/web:http":       `-m comment --comment "default/web:http"`,
+		"with space":             `-m comment --comment "with space"`,
+		`quo"te`:                 `-m comment --comment "quo%22te"`,
+		`it's`:                   `-m comment --comment "it%27s"`,
+		`back\slash`:             `-m comment --comment "back%5Cslash"`,
+		"new\nline":              `-m comment --comment "new%0Aline"`,
+		"100%":                   `-m comment --comment "100%25"`,
+		"nul\x00":                `-m comment --comment "nul%00"`,
+		"\xff\xfe":               `-m comment --comment "%FF%FE"`,
+		"Grüße 世界":               `-m comment --comment "Grüße 世界"`,
+		"-j ACCEPT":              `-m comment --comment "-j ACCEPT"`,
+		"right\u202eto left":     `-m comment --comment "right%E2%80%AEto left"`,
+		strings.Repeat("a", 120): `-m comment --comment ` + strings.Repeat("a", 120),
+		strings.Repeat("a", 121): `-m comment --comment "` + strings.Repeat("a", 103) + "~" + digest(strings.Repeat("a", 121)) + `"`,
+	} {
+		require.Equal(t, want, comment(text), "%q", text)
+	}
+}
+
+// Whatever a service is called, its comment is one word of one line, not too long, valid, and another one than that of
+// any other service.
+func FuzzComment(f *testing.F) {
+	for _, name := range modeltest.OddNames() {
+		f.Add(string(name), string(name)+"x")
+	}
+	f.Add(strings.Repeat("ü", 200), strings.Repeat("ü", 201))
+	f.Add(strings.Repeat("%", 39)+"\n", strings.Repeat("\"", 60))
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, text := range []string{a, b} {
+			c := comment(text)
+			if text == "" {
+				require.Empty(t, c)
+				continue
+			}
+			require.True(t, utf8.ValidString(c))
+			require.NotContains(t, c, "\n")
+			require.NotContains(t, c, "\x00")
+			words := splitWords(c)
+			require.Len(t, words, 4, "%q", c)
+			require.LessOrEqual(t, len(words[3]), maxComment)
+			require.Empty(t, target(c+" -p tcp"), "%q looks like a target", c)
+			require.Equal(t, "X", target(c+" -j X"))
+		}
+		if a != b {
+			require.NotEqual(t, comment(a), comment(b))
+		}
+	})
+}
+
+// What iptables-save writes of our rules is read as what it was.
+func TestParseSave(t *testing.T) {
+	sc := modeltest.Scenarios()[0]
+	rules := rulesOf(t, sc.State)[model.IPv4]
+	for _, part := range strings.SplitAfter(rules, "COMMIT\n") {
+		if part == "" {
+			continue
+		}
+		counted := regexp.MustCompile(`(?m)^(:.*)$`).ReplaceAllString(part, "$1 [12:345]")
+		l := parseSave([]byte("# Generated by iptables-save v1.8.9 on Mon Nov 30 17:23:24 2026\n" + counted + "# Completed on ...\n"))
+		require.True(t, l.readable)
+		for line := range strings.Lines(part) {
+			line = strings.TrimSuffix(line, "\n")
+			switch {
+			case strings.HasPrefix(line, ":"):
+				name, policy, _ := strings.Cut(line[1:], " ")
+				require.Contains(t, l.chains, name)
+				if policy == "-" {
+					require.NotContains(t, l.policies, name)
+				} else {
+					require.Equal(t, "ACCEPT", l.policies[name])
+				}
+			case strings.HasPrefix(line, "-A "):
+				name, rule, _ := strings.Cut(line[3:], " ")
+				require.Contains(t, l.chains[name], rule)
+			}
+		}
+	}
+	require.False(t, parseSave([]byte("# Table `nat' is incompatible, use 'nft' tool.\n")).readable)
+	require.Empty(t, parseSave(nil).chains)
+}
+
+func FuzzParseSave(f *testing.F) {
+	f.Add([]byte("*nat\n:PREROUTING ACCEPT [0:0]\n:A - [0:0]\n-A A -m comment --comment \"x -j B\" -j C\nCOMMIT\n"))
+	f.Add([]byte("-A\n-A x\n:\n: \n#\n-"))
+	f.Fuzz(func(t *testing.T, out []byte) {
+		l := parseSave(out)
+		n := names{"HEADGATE"}
+		ours, foreign := l.jumpsIn(n)
+		for _, j := range append(ours, foreign...) {
+			require.False(t, n.owns(j.from))
+			require.True(t, n.owns(j.to))
+			require.Contains(t, l.chains[j.from], j.text)
+		}
+		for _, name := range l.owned(n) {
+			require.True(t, n.owns(name))
+		}
+	})
+}
+
+func TestTarget(t *testing.T) {
+	for rule, want := range map[string]string{
+		"-j ACCEPT":                                        "ACCEPT",
+		"-d 10.0.0.1/32 -g HEADGATE-I":                     "HEADGATE-I",
+		"-j DNAT --to-destination 10.0.0.1:80":             "DNAT",
+		`-m comment --comment "-j FOO" -j BAR`:             "BAR",
+		`-m comment --comment "-j FOO"`:                    "",
+		`-m comment --comment "a \" -j FOO" -j BAR`:        "BAR",
+		"-m comment --comment -j -j BAR":                   "BAR",
+		"-p tcp":                                           "",
+		"-m connlabel --label \"120\" --set":               "",
+		"-m mark --mark 0x4000/0x4000 -g HEADGATE-MASQUER": "HEADGATE-MASQUER",
+	} {
+		require.Equal(t, want, target(rule), "%s", rule)
+	}
+}
+
+func TestUnconditional(t *testing.T) {
+	for rule, want := range map[string]bool{
+		"-j DROP": true, `-m comment --comment "last word" -j REJECT`: true, "-i eth0 -j DROP": false, "-m comment --comment x -s 1.2.3.4/32 -j DROP": false, "": false, "-j": false,
+	} {
+		require.Equal(t, want, unconditional(rule), "%s", rule)
+	}
+}
