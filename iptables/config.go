@@ -50,8 +50,7 @@ type Config struct {
 	// Dir is the directory that has the programs: iptables-nft, iptables-nft-restore, iptables-nft-save, or the same
 	// with legacy, or without, and those of ip6tables. Empty means $PATH and then the usual directories.
 	Dir string
-	// Families are those to program. Empty means both, as far as the host has them; frontends of others are then
-	// left out with a warning.
+	// Families are those to program; frontends of the other one are left out. Empty means both, as far as the host has them.
 	Families []model.Family
 	// Prefix begins the names of our chains: 1 to 9 letters, digits and underscores. Empty means "HEADGATE". Each
 	// Programmer in a namespace needs one of its own.

@@ -20,6 +20,7 @@ func featureSet(f features, cfg Config) model.FeatureSet {
 		Balances: []model.Balance{model.Random, model.RoundRobin},
 		Differences: []model.Difference{
 			{ID: "affinity-limit", Text: "for each endpoint, affinity remembers as many clients as xt_recent was loaded for (ip_list_tot, 100 by default); one more, and the one who came longest ago is forgotten"},
+			{ID: "affinity-cost", Text: "the kernel searches a list of all endpoints with affinity, one by one, for each of their rules that is written: thousands of them make changes slow, in the legacy variant all changes"},
 			{ID: "affinity-ceiling", Text: "with an affinity of more than 49 days a client is not forgotten for its age"},
 			{ID: "round-robin-restarts", Text: "turns begin anew when the service changes; in the legacy variant, when anything in the nat table changes"},
 		},

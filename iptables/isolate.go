@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/headgate/headgate/model"
@@ -17,25 +18,32 @@ func (w *work) isolate(err error) error {
 		}
 	}
 	var suspects []model.ServiceName
+	waiting := map[model.ServiceName]bool{}
 	for _, name := range w.candidates {
 		if w.refused[name] == nil {
 			suspects = append(suspects, name)
+			waiting[name] = true
 		}
 	}
-	if w.attempt(w.refusing(suspects, err)) != nil {
+	if again := w.attempt(w.refusing(suspects, err)); again != nil {
+		if refusalOf(again) == nil {
+			return again
+		}
 		return err // it is not for any of them
 	}
-	if err := w.admit(suspects, suspects, err); err != nil {
+	if err := w.admit(suspects, waiting, err); err != nil {
 		return err
 	}
 	return w.attempt(w.refused)
 }
 
 // admit programs as many of the suspects as the kernel accepts, halving them where it does not, and refuses the others.
-// Those in out are not programmed yet.
-func (w *work) admit(suspects, out []model.ServiceName, cause error) error {
-	rest := slices.DeleteFunc(slices.Clone(out), func(n model.ServiceName) bool { return slices.Contains(suspects, n) })
-	err := w.attempt(w.refusing(rest, cause))
+// Suspects not admitted yet are waiting.
+func (w *work) admit(suspects []model.ServiceName, waiting map[model.ServiceName]bool, cause error) error {
+	for _, name := range suspects {
+		delete(waiting, name)
+	}
+	err := w.attempt(w.refusing(slices.Collect(maps.Keys(waiting)), cause))
 	switch {
 	case err == nil:
 		return nil
@@ -45,20 +53,19 @@ func (w *work) admit(suspects, out []model.ServiceName, cause error) error {
 		w.refused[suspects[0]] = err
 		return nil
 	}
+	for _, name := range suspects {
+		waiting[name] = true
+	}
 	half := len(suspects) / 2
-	if err := w.admit(suspects[:half], out, err); err != nil {
+	if err := w.admit(suspects[:half], waiting, err); err != nil {
 		return err
 	}
-	accepted := func(n model.ServiceName) bool { return slices.Contains(suspects[:half], n) }
-	return w.admit(suspects[half:], slices.DeleteFunc(slices.Clone(out), accepted), err)
+	return w.admit(suspects[half:], waiting, err)
 }
 
 // refusing returns the refused services and some more.
 func (w *work) refusing(more []model.ServiceName, cause error) map[model.ServiceName]error {
-	out := map[model.ServiceName]error{}
-	for name, err := range w.refused {
-		out[name] = err
-	}
+	out := maps.Clone(w.refused)
 	for _, name := range more {
 		out[name] = cause
 	}

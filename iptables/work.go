@@ -58,7 +58,9 @@ func (w *work) end(err error) (model.Result, error) {
 	w.resolver.Commit(w.delta)
 	w.synced = true
 	w.res.Rejected, w.res.Promoted = w.delta.Rejected, w.delta.Promoted
-	w.res.Warnings = append(w.res.Warnings, w.warnings...)
+	w.res.Warnings = distinct(w.res.Warnings)
+	w.tell(w.res.Warnings)
+	w.res.Warnings = append(w.warnings, w.res.Warnings...) // those of New were told
 	w.warnings = nil
 	w.cfg.Logger.Debug("programmed", "backend", "iptables", "result", w.res.String())
 	return w.res, nil
@@ -147,11 +149,25 @@ func (w *work) attempt(refused map[model.ServiceName]error) error {
 
 // targets returns the env of each side for the node of the delta.
 func (w *work) targets() []*env {
-	routable := w.cfg.SetSysctls || w.ns.routesLoopback()
+	node := w.delta.Node
+	routable := w.cfg.SetSysctls || node.NodePorts.Loopback && w.ns.routesLoopback()
 	envs := make([]*env, len(w.sides))
 	for i, s := range w.sides {
-		envs[i] = newEnv(s.family, w.names, w.cfg.settings(), s.ability.features, w.delta.Node, routable)
-		w.res.Warnings = append(w.res.Warnings, envs[i].warnings...)
+		envs[i] = newEnv(s.family, w.names, w.cfg.settings(), s.ability.features, node, routable)
+		if w.delta.NodeChanged || s.now.env == nil {
+			w.res.Warnings = append(w.res.Warnings, envs[i].warnings...)
+		}
 	}
 	return envs
+}
+
+// distinct returns texts in order, each once.
+func distinct(texts []string) []string {
+	var out []string
+	for _, t := range texts {
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
 }
