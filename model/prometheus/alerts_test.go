@@ -16,7 +16,7 @@ func promtool(t *testing.T, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("there is no promtool, of Debian's package prometheus")
+		t.Skip("there is no promtool; .ci/test gets it from Debian's package prometheus")
 	}
 	out, err := exec.Command(path, args...).CombinedOutput()
 	require.NoError(t, err, "promtool %q:\n%s", args, out)
