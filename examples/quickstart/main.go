@@ -12,7 +12,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/internal/example"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/nftables"
 )
@@ -52,7 +52,7 @@ func main() {
 		err = run(context.Background(), b)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "quickstart:", explain(err))
+		fmt.Fprintln(os.Stderr, "quickstart:", example.Explain(err, "./examples/quickstart"))
 		os.Exit(1)
 	}
 }
@@ -146,21 +146,4 @@ func list(ctx context.Context, w *world, b backend) string {
 		return fmt.Sprintf("  %v\n", err)
 	}
 	return string(out)
-}
-
-// explain adds what to do about an error, where that is known.
-func explain(err error) error {
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, model.ErrPermission) {
-		return fmt.Errorf(`%w
-
-This program makes network namespaces and programs their packet filter, for which it needs to be root (to be exact, the
-capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN). Nothing outside of its namespaces is touched. Start it with
-
-	sudo go run ./examples/quickstart
-
-or, where sudo does not find go,
-
-	go build -o /tmp/quickstart ./examples/quickstart && sudo /tmp/quickstart`, err)
-	}
-	return err
 }
