@@ -111,9 +111,12 @@ func TestLockIsWaitedFor(t *testing.T) {
 	lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDWR, 0o600)
 	require.NoError(t, err)
 	defer lock.Close()
-	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
-	time.AfterFunc(500*time.Millisecond, func() { unix.Flock(int(lock.Fd()), unix.LOCK_UN) })
+	fd := int(lock.Fd())
+	require.NoError(t, unix.Flock(fd, unix.LOCK_EX))
+	freed := make(chan error, 1)
+	time.AfterFunc(500*time.Millisecond, func() { freed <- unix.Flock(fd, unix.LOCK_UN) })
 	_, err = p.Sync(within(t), model.State{})
+	require.NoError(t, <-freed)
 	require.NoError(t, err)
 }
 
