@@ -64,6 +64,7 @@ func (t tree) inVM() []command {
 // exampleArgs has the arguments of those examples that need some.
 var exampleArgs = map[string][][]string{
 	"examples/quickstart": {{"-backend", "nftables"}},
+	"examples/fileproxy":  {{"check", "services.yaml"}}, // its demo runs it
 }
 
 // examples returns the commands that run every program below examples as its reader would.

@@ -80,7 +80,7 @@ func TellWhatIsMissing(t *testing.T, dir string) {
 	t.Helper()
 	cmd := Command(t)
 	if os.Geteuid() == 0 {
-		cmd.Path = everybodys(t, cmd.Path)
+		cmd.Path = ForEverybody(t, cmd.Path)
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
@@ -91,8 +91,8 @@ func TellWhatIsMissing(t *testing.T, dir string) {
 	require.NotContains(t, errs, "goroutine", "a stack trace helps nobody here")
 }
 
-// everybodys copies a program to where everybody may run it.
-func everybodys(t *testing.T, path string) string {
+// ForEverybody copies a program to a folder of its own, where everybody may run it, and returns its path.
+func ForEverybody(t *testing.T, path string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "example")
 	require.NoError(t, err)
