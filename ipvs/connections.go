@@ -8,15 +8,13 @@ import (
 	"io"
 	"os"
 	"strings"
-
-	"github.com/headgate/headgate/internal/nlink"
 )
 
 // mostConnections is how many connections are looked at, at most: a tenth of a second's work.
 const mostConnections = 100_000
 
 func (n *namespace) open(ctx context.Context, keys []virtualKey) (counts map[virtualKey]int, more bool, err error) {
-	err = nlink.InNetNS(n.netns, func() error {
+	err = n.netns.Do(func() error {
 		f, err := os.Open("/proc/thread-self/net/ip_vs_conn")
 		if err != nil {
 			return err

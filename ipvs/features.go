@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/internal/nft"
-	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -85,7 +84,7 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 
 // loopbackUp finds out whether lo is up, without which no address can be made local.
 func (p *Programmer) loopbackUp(report *model.Report) error {
-	return nlink.InNetNS(p.netns, func() error {
+	return p.netns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

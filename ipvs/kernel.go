@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"net/netip"
@@ -40,15 +39,15 @@ type traffic struct{ pieces, bytes int }
 
 // A namespace is the kernel of a network namespace.
 type namespace struct {
-	netns    *os.File // not its own
-	protocol uint8    // of routes
+	netns    *nlink.NetNS // not its own
+	protocol uint8        // of routes
 	timeout  time.Duration
 	trace    func(family int, messages []byte)
 	sockets  map[int]*nlink.Socket // by netlink family; none after an error
 	family   uint16                // of generic netlink; 0, not asked for yet
 }
 
-func newNamespace(netns *os.File, cfg *Config) *namespace {
+func newNamespace(netns *nlink.NetNS, cfg *Config) *namespace {
 	return &namespace{netns: netns, protocol: uint8(cfg.RouteProtocol), timeout: cfg.Timeout, trace: cfg.Trace, sockets: map[int]*nlink.Socket{}}
 }
 
@@ -57,7 +56,7 @@ func (n *namespace) exchange(ctx context.Context, family int, do func(s *nlink.S
 	s := n.sockets[family]
 	if s == nil {
 		var err error
-		if s, err = nlink.Dial(family, int(n.netns.Fd())); err != nil {
+		if s, err = nlink.Dial(family, n.netns); err != nil {
 			return err
 		}
 		if family == unix.NETLINK_ROUTE {

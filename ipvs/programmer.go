@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -23,7 +22,7 @@ type Programmer struct {
 
 	// mu guards everything below.
 	mu       sync.Mutex
-	netns    *os.File // held open, to dial again after an error
+	netns    *nlink.NetNS // held open, to dial again after an error
 	kernel   kernel
 	table    *nft.Table
 	resolver *model.Resolver
@@ -66,7 +65,7 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 }
 
 // newProgrammer returns a Programmer that has not asked the kernel anything. With no kernel it is that of the namespace.
-func newProgrammer(cfg Config, netns *os.File, k kernel) *Programmer {
+func newProgrammer(cfg Config, netns *nlink.NetNS, k kernel) *Programmer {
 	p := &Programmer{cfg: cfg, features: featuresOf(cfg), netns: netns, kernel: k, now: time.Now}
 	if p.pretended = k != nil; !p.pretended {
 		p.kernel = newNamespace(netns, &p.cfg)

@@ -75,7 +75,7 @@ func (p *Programmer) sysctls() error {
 		p.quiescent = true
 		return nil
 	}
-	err := nlink.InNetNS(p.netns, func() error {
+	err := p.netns.Do(func() error {
 		for _, s := range p.settings() {
 			is, err := readSysctl(s.name)
 			if err != nil {
@@ -100,7 +100,7 @@ func (p *Programmer) sysctls() error {
 
 // obstacles finds sysctls that are not as they should be: missing has the one without which nothing works.
 func (p *Programmer) obstacles() (missing, warnings []model.Finding, err error) {
-	err = nlink.InNetNS(p.netns, func() error {
+	err = p.netns.Do(func() error {
 		for _, s := range p.settings() {
 			is, err := readSysctl(s.name)
 			switch {

@@ -72,7 +72,6 @@ func (r ruleset) Frame() []nft.Chain {
 	through := func(name, mark string) nft.Chain {
 		return nft.Chain{Name: name, Rules: []nft.Rule{nft.On(nft.Jump(mark)), nft.On(nft.Goto(byIPVS))}}
 	}
-	record := nft.On(nft.Translated(), nft.Jump(nft.RecordChain))
 	chains := []nft.Chain{
 		r.Refuse(),
 		r.MarkInternal(),
@@ -94,15 +93,13 @@ func (r ruleset) Frame() []nft.Chain {
 			nft.On(r.HideClient(), r.VMap(nft.ShortcutNodePorts)),
 			r.VMap(nft.NodePorts)}})
 	}
-	return append(chains,
+	chains = append(chains,
 		nft.Chain{Name: nft.DispatchChain, Rules: r.dispatch()},
-		r.RecordAffinity(),
 		base(nft.NATPrerouting, "nat", unix.NF_INET_PRE_ROUTING, -100, nft.Goto(nft.DispatchChain)),
 		base(nft.NATOutput, "nat", unix.NF_INET_LOCAL_OUT, -100, nft.Goto(nft.DispatchChain)),
-		base(nft.NATInput, "nat", unix.NF_INET_LOCAL_IN, 100, record),
 		// Connections of IPVS do not count as translated.
-		base(nft.NATPostrouting, "nat", unix.NF_INET_POST_ROUTING, 100, append([]nft.Rule{record}, r.Masquerade(nil)...)...),
-	)
+		base(nft.NATPostrouting, "nat", unix.NF_INET_POST_ROUTING, 100, r.Masquerade(nil)...))
+	return append(chains, r.RecordAffinity()...)
 }
 
 func (r ruleset) dispatch() []nft.Rule {
@@ -133,9 +130,9 @@ func (r ruleset) Lists(res *model.Resolved) (used [2]bool) {
 	return used
 }
 
-// Render returns what a service puts into the table; nothing for nil.
-func (r ruleset) Render(res *model.Resolved, lay nft.Layouts) nft.Form {
-	return r.Rules.Render(res, lay, r.frontend)
+// Render makes f what a service puts into the table; nothing for nil.
+func (r ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
+	r.Rules.Render(f, res, lay, r.frontend)
 }
 
 // frontend puts a frontend into the form: where it leads to, and what is behind it on the short cut.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headgate/headgate/internal/nft"
 	"github.com/headgate/headgate/model"
 )
 
@@ -63,7 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.VerifyInterval == 0 {
 		c.VerifyInterval = time.Minute
 	}
-	valid := func(bit int) bool { return bit > 0 && bit < labelBits }
+	valid := func(bit int) bool { return bit > 0 && bit < nft.LabelBits }
 	switch {
 	case !valid(c.BalancedLabel), !valid(c.MasqueradeLabel), c.BalancedLabel == c.MasqueradeLabel:
 		return c, fmt.Errorf("nftables: label bits %d and %d: %w", c.BalancedLabel, c.MasqueradeLabel, model.ErrInvalid)
@@ -71,20 +72,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("nftables: affinity size %d: %w", c.AffinitySize, model.ErrInvalid)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("nftables: timeout %v: %w", c.Timeout, model.ErrInvalid)
-	case !validTable(c.Table):
+	case !nft.ValidName(c.Table):
 		return c, fmt.Errorf("nftables: table name %q: %w", c.Table, model.ErrInvalid)
 	}
 	return c, nil
-}
-
-// validTable reports whether a table's name is one that the kernel takes and that nft reads.
-func validTable(name string) bool {
-	const longest = 200 // the kernel takes 255 bytes
-	for i, r := range name {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_'
-		if !letter && (i == 0 || (r < '0' || r > '9') && r != '-' && r != '.') {
-			return false
-		}
-	}
-	return len(name) <= longest
 }

@@ -7,9 +7,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -23,12 +23,12 @@ func sysctlPath(name string) string { return "/proc/sys/" + strings.ReplaceAll(n
 
 // sysctls sets what the node's configuration needs, if it may.
 func (p *Programmer) sysctls() error {
-	if !p.cfg.SetSysctls || p.record == nil || !p.record.node.NodePorts.Loopback {
+	if !p.cfg.SetSysctls || !p.loopback {
 		return nil
 	}
-	err := p.inNetNS(func() error { return os.WriteFile(sysctlPath(sysctlRouteLocalnet), []byte("1"), 0) })
+	err := p.netns.Do(func() error { return os.WriteFile(sysctlPath(sysctlRouteLocalnet), []byte("1"), 0) })
 	if err != nil {
-		return p.fail(fmt.Errorf("setting %s: %w", sysctlRouteLocalnet, meaning(err)))
+		return p.fail(fmt.Errorf("setting %s: %w", sysctlRouteLocalnet, nlink.Meaning(err)))
 	}
 	return nil
 }
@@ -36,12 +36,12 @@ func (p *Programmer) sysctls() error {
 // obstacles finds what will keep traffic from flowing though the rules are right.
 func (p *Programmer) obstacles(ctx context.Context) ([]model.Finding, error) {
 	need := []string{sysctlForward4, sysctlForward6}
-	if p.record != nil && p.record.node.NodePorts.Loopback {
+	if p.loopback {
 		need = append(need, sysctlRouteLocalnet)
 	}
 	var out []model.Finding
 	var legacy bool
-	err := p.inNetNS(func() error {
+	err := p.netns.Do(func() error {
 		for _, name := range need {
 			value, err := os.ReadFile(sysctlPath(name))
 			if errors.Is(err, os.ErrNotExist) {
@@ -71,44 +71,15 @@ func (p *Programmer) obstacles(ctx context.Context) ([]model.Finding, error) {
 	return append(out, drops...), err
 }
 
-// droppingForwards finds base chains of others whose policy drops what is forwarded. A chain of ours cannot override
-// them: an accept ends one table's chain, a drop the packet.
+// droppingForwards finds base chains of others whose policy drops what is forwarded.
 func (p *Programmer) droppingForwards(ctx context.Context) (out []model.Finding, err error) {
-	err = p.exchange(ctx, func(s *socket) error {
-		out = nil
-		return s.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(body []byte) error {
-			var table, name, kind string
-			hook, policy := ^uint32(0), uint32(1)
-			err := attributes(body, func(ad *netlink.AttributeDecoder) {
-				switch ad.Type() {
-				case unix.NFTA_CHAIN_TABLE:
-					table = ad.String()
-				case unix.NFTA_CHAIN_NAME:
-					name = ad.String()
-				case unix.NFTA_CHAIN_TYPE:
-					kind = ad.String()
-				case unix.NFTA_CHAIN_POLICY:
-					policy = ad.Uint32()
-				case unix.NFTA_CHAIN_HOOK:
-					ad.Do(func(b []byte) error {
-						return nested(b, func(ad *netlink.AttributeDecoder) {
-							if ad.Type() == unix.NFTA_HOOK_HOOKNUM {
-								hook = ad.Uint32()
-							}
-						})
-					})
-				}
-			})
-			family, inet := map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}[body[0]]
-			if inet && kind == "filter" && hook == unix.NF_INET_FORWARD && policy == verdictDrop && table != p.cfg.Table {
-				out = append(out, model.Finding{
-					What:   fmt.Sprintf("chain %s %s %s", family, table, name),
-					Err:    errors.New("drops what is forwarded and not accepted in it"),
-					Remedy: fmt.Sprintf("nft insert rule %s %s %s ct status dnat accept", family, table, name),
-				})
-			}
-			return err
+	found, err := p.table.Droppers(ctx, unix.NF_INET_FORWARD)
+	for _, d := range found {
+		out = append(out, model.Finding{
+			What:   fmt.Sprintf("chain %s %s %s", d.Family, d.Table, d.Chain),
+			Err:    errors.New("drops what is forwarded and not accepted in it"),
+			Remedy: fmt.Sprintf("nft insert rule %s %s %s ct status dnat accept", d.Family, d.Table, d.Chain),
 		})
-	})
+	}
 	return out, err
 }

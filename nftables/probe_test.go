@@ -19,30 +19,6 @@ func probed(t *testing.T, ns *lab.NetNS) *Programmer {
 	return p
 }
 
-// What the kernel lacks is named, and asking writes nothing.
-func TestProbeNamesWhatIsMissing(t *testing.T) {
-	lab.NeedRoot(t)
-	p := probed(t, lab.StartNetNS(t, "probe"))
-	lacking := feature{name: "expression nonsense", write: func(b *batch, fam model.Family) {
-		c := chainSpec{name: "probe"}
-		b.write(sectionChains, func(w *wire) { w.writeChain(b.table, fam, c) })
-		b.write(sectionRules, func(w *wire) { w.writeRule(b.table, fam, c.name, rule{expr("nonsense", func(*wire) {})}) })
-	}}
-	var no *refusal
-	require.ErrorAs(t, p.try(context.Background(), lacking), &no)
-	for _, f := range p.needed() {
-		require.NoError(t, p.try(context.Background(), f), f.name)
-	}
-	before, err := p.socket.readGeneration()
-	require.NoError(t, err)
-	report, err := p.Probe(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, report.Err())
-	after, err := p.socket.readGeneration()
-	require.NoError(t, err)
-	require.Equal(t, before, after, "probing has written")
-}
-
 // What stands in the way of traffic is named, with what the administrator can do about it; and that helps.
 func TestProbeNamesObstacles(t *testing.T) {
 	lab.NeedRoot(t)

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"sync"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/headgate/headgate/internal/nft"
+	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -20,12 +17,10 @@ type Programmer struct {
 
 	// mu guards everything below.
 	mu       sync.Mutex
-	netns    *os.File // held open, to dial again after an error
-	socket   *socket  // nil after an error
+	netns    *nlink.NetNS
+	table    *nft.Table
 	resolver *model.Resolver
-	record   *record // what the kernel holds; nil before the first Sync and while nobody knows
-	kernel   witness
-	memory   memory
+	loopback bool // node ports answer on loopback, as last programmed
 	closed   bool
 }
 
@@ -37,11 +32,12 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 	if err != nil {
 		return nil, err
 	}
-	netns, err := openNetNS(cfg.NetNS)
+	netns, err := nlink.OpenNetNS(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: network namespace: %w", err)
 	}
 	p := &Programmer{cfg: cfg, netns: netns, resolver: model.NewResolver(features)}
+	p.table = nft.NewTable(p.tableConfig())
 	report, err := p.Probe(ctx)
 	if err == nil {
 		err = report.Err()
@@ -52,61 +48,9 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 	return p, nil
 }
 
-// openNetNS returns a descriptor of our own for a namespace: a copy of the one given or, for 0, one of that in which
-// the calling thread is. It returns nil for the namespace of the process, which needs no entering: CAP_NET_ADMIN is then
-// enough, where entering takes CAP_SYS_ADMIN.
-func openNetNS(fd int) (*os.File, error) {
-	if fd != 0 {
-		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, err
-		}
-		return os.NewFile(uintptr(dup), "netns"), nil
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	thread, err := os.Stat("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, err
-	}
-	process, err := os.Stat("/proc/self/ns/net")
-	if err != nil {
-		return nil, err
-	}
-	if os.SameFile(thread, process) {
-		return nil, nil
-	}
-	return os.Open("/proc/thread-self/ns/net")
-}
-
-// inNetNS runs f inside the Programmer's namespace, on a thread that is nobody else's meanwhile.
-func (p *Programmer) inNetNS(f func() error) error {
-	done := make(chan error, 1)
-	go p.enter(f, done)
-	return <-done
-}
-
-func (p *Programmer) enter(f func() error, done chan<- error) {
-	runtime.LockOSThread()
-	switch {
-	case p.netns == nil:
-		// Unless its own thread is locked elsewhere, a goroutine runs in the namespace of the process.
-		defer runtime.UnlockOSThread()
-		done <- f()
-	case unix.Gettid() == unix.Getpid():
-		// The process's first thread must stay where it is, for it does not end with its goroutine. While this one
-		// holds it, another runs elsewhere.
-		defer runtime.UnlockOSThread()
-		other := make(chan error)
-		go p.enter(f, other)
-		done <- <-other
-	default:
-		err := unix.Setns(int(p.netns.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = f()
-		}
-		done <- err // still locked: the thread ends with the goroutine
-	}
+func (p *Programmer) tableConfig() nft.Config {
+	return nft.Config{Name: p.cfg.Table, NetNS: p.netns, Sets: sets, Timeout: p.cfg.Timeout, VerifyInterval: p.cfg.VerifyInterval, Trace: p.cfg.Trace,
+		Ruleset: func(node model.Node, fam model.Family) nft.Ruleset { return p.cfg.rules(node, fam) }}
 }
 
 // Features says what this backend can do.
@@ -119,29 +63,12 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 	if p.closed {
 		return model.Result{}, model.ErrClosed
 	}
-	old := p.record
-	p.record = nil
-	if old == nil {
-		old = newRecord(want.Node)
+	resolve := func(refused map[model.ServiceName]error) (*model.Delta, error) {
+		return p.resolver.ResolveState(want, refused)
 	}
-	started := time.Now()
-	res, err := p.attempt(ctx, func(refused map[model.ServiceName]error, exact bool) (*plan, *model.Delta, error) {
-		delta, err := p.resolver.ResolveState(want, refused)
-		if err != nil {
-			return nil, nil, err
-		}
-		found, err := p.structures(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		next := newPlan(p.cfg, old, delta.Node, started, exact, &p.memory)
-		planSync(next, found, p.resolver.FormsAfter(delta))
-		return next, delta, nil
+	return p.attempt(resolve, func(delta *model.Delta, res *model.Result) (map[model.ServiceName]error, error) {
+		return p.table.Sync(ctx, nft.Input{Node: delta.Node, Forms: p.resolver.FormsAfter(delta)}, res)
 	})
-	if err == nil {
-		p.tidy(ctx, &res)
-	}
-	return res, err
 }
 
 // Apply programs a diff. See [model.Programmer].
@@ -151,137 +78,90 @@ func (p *Programmer) Apply(ctx context.Context, diff model.Diff) (model.Result, 
 	switch {
 	case p.closed:
 		return model.Result{}, model.ErrClosed
-	case p.record == nil:
+	case !p.table.Known():
 		return model.Result{}, model.ErrNotSynced
 	}
-	old := p.record
-	started := time.Now()
-	return p.attempt(ctx, func(refused map[model.ServiceName]error, exact bool) (*plan, *model.Delta, error) {
-		delta, err := p.resolver.Resolve(diff, refused)
-		if err != nil {
-			return nil, nil, err
+	resolve := func(refused map[model.ServiceName]error) (*model.Delta, error) {
+		return p.resolver.Resolve(diff, refused)
+	}
+	return p.attempt(resolve, func(delta *model.Delta, res *model.Result) (map[model.ServiceName]error, error) {
+		changes := make(map[model.ServiceName]*model.Resolved, len(delta.Changes))
+		for _, c := range delta.Changes {
+			changes[c.Name] = c.After
 		}
-		next := newPlan(p.cfg, old, delta.Node, started, exact, &p.memory)
-		planApply(next, delta, p.resolver)
-		return next, delta, nil
+		return p.table.Apply(ctx, nft.Input{Node: delta.Node, Changes: changes}, res)
 	})
 }
 
-// planApply plans a delta against what the kernel holds.
-func planApply(p *plan, delta *model.Delta, r *model.Resolver) {
-	changes := delta.Changes
-	if delta.NodeChanged {
-		p.frame()
-		// What a service needs may depend on the node even where its own form does not.
-		changes = make([]model.ResolvedChange, 0, r.Len())
-		for _, f := range r.FormsAfter(delta) {
-			changes = append(changes, model.ResolvedChange{Name: f.Name, Before: r.Form(f.Name), After: f})
-		}
-		for _, c := range delta.Changes {
-			if c.After == nil {
-				changes = append(changes, c)
-			}
-		}
-	}
-	for _, c := range changes {
-		p.change(c)
-	}
-	p.sweep()
-	p.finish()
-}
-
-// attempt plans and commits until the kernel takes it, leaving out the services that cannot be programmed.
-func (p *Programmer) attempt(ctx context.Context, plan func(map[model.ServiceName]error, bool) (*plan, *model.Delta, error)) (model.Result, error) {
-	var res model.Result
+// attempt programs until the kernel takes it, leaving out the services that cannot be programmed.
+func (p *Programmer) attempt(resolve func(refused map[model.ServiceName]error) (*model.Delta, error),
+	program func(*model.Delta, *model.Result) (map[model.ServiceName]error, error)) (res model.Result, err error) {
 	var refused map[model.ServiceName]error
-	exact := false
-	for tries := 0; ; tries++ {
-		start := time.Now()
-		next, delta, err := plan(refused, exact)
+	for {
+		delta, err := resolve(refused)
 		if err != nil {
 			return res, p.fail(err)
 		}
-		res.Steps = step(res.Steps, "plan", start)
-		if len(next.refused) > 0 {
-			for name, err := range next.refused {
-				put(&refused, name, err)
+		more, err := program(delta, &res)
+		switch {
+		case err != nil:
+			return res, p.fail(err)
+		case len(more) > 0:
+			if refused, err = p.leaveOut(refused, more); err != nil {
+				return res, p.fail(err)
 			}
 			continue
 		}
-		start = time.Now()
-		err = p.commitPlan(ctx, next, &res)
-		res.Steps = step(res.Steps, "commit", start)
-		if err == nil {
-			p.resolver.Commit(delta)
-			p.record = next.commit()
-			res.Added, res.Changed, res.Deleted = next.batch.added, next.batch.changed, next.batch.deleted
-			res.Rejected, res.Promoted = delta.Rejected, delta.Promoted
-			p.pruneAgain(ctx, next, &res)
-			return res, p.sysctls()
-		}
-		again, err := p.judge(ctx, next, err, &refused, &exact, tries)
-		if !again {
-			return res, p.fail(err)
-		}
+		p.resolver.Commit(delta)
+		p.loopback = delta.Node.NodePorts.Loopback
+		res.Rejected, res.Promoted = delta.Rejected, delta.Promoted
+		return res, p.sysctls()
 	}
 }
 
-// step adds to the time that a step took.
-func step(steps []model.Step, name string, since time.Time) []model.Step {
-	took := time.Since(since)
-	for i := range steps {
-		if steps[i].Name == name {
-			steps[i].Took += took
-			return steps
+// leaveOut adds services to those that are left out in what they shall be. Who is refused again is left out altogether:
+// then the kernel does not even take what the service was before.
+func (p *Programmer) leaveOut(refused, more map[model.ServiceName]error) (map[model.ServiceName]error, error) {
+	if refused == nil {
+		refused = make(map[model.ServiceName]error, len(more))
+	}
+	for name, cause := range more {
+		switch {
+		case refused[name] == nil:
+			refused[name] = cause
+		case p.resolver.Form(name) != nil && !p.table.Known():
+			p.resolver.Forget(name)
+		default:
+			return nil, cause
 		}
 	}
-	return append(steps, model.Step{Name: name, Took: took})
+	return refused, nil
+}
+
+// Check reports whether the kernel still holds what was last written. If nobody has committed anything to nftables
+// since, it costs one question; else it compares tables, chains, sets and rules and, at most once in
+// [Config.VerifyInterval], every element.
+func (p *Programmer) Check(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return model.ErrClosed
+	case !p.table.Known():
+		return model.ErrNotSynced
+	}
+	if err := p.table.Check(ctx); err != nil {
+		return fmt.Errorf("nftables: check: %w", err)
+	}
+	return nil
 }
 
 // fail notes that nobody knows what the kernel holds.
 func (p *Programmer) fail(err error) error {
-	if errors.Is(err, model.ErrInvalid) {
-		return fmt.Errorf("nftables: %w", err) // nothing was done
+	if !errors.Is(err, model.ErrInvalid) { // else nothing was done
+		p.table.Forget()
 	}
-	p.record = nil
-	p.hangUp()
 	return fmt.Errorf("nftables: %w", err)
-}
-
-// hangUp closes the socket; the next exchange opens a fresh one.
-func (p *Programmer) hangUp() {
-	if p.socket != nil {
-		_ = p.socket.close()
-		p.socket = nil
-	}
-}
-
-// exchange runs one exchange with the kernel over a socket that is known to be in order.
-func (p *Programmer) exchange(ctx context.Context, do func(s *socket) error) error {
-	if p.socket == nil {
-		if err := p.inNetNS(func() (err error) { p.socket, err = dial(); return err }); err != nil {
-			return err
-		}
-	}
-	err := p.socket.within(ctx, p.cfg.Timeout, func() error { return do(p.socket) })
-	var no *refusal
-	if err != nil && !errors.As(err, &no) || p.socket.spent {
-		p.hangUp()
-	}
-	return err
-}
-
-// structures reads what our tables consist of.
-func (p *Programmer) structures(ctx context.Context) (found [2]structure, err error) {
-	err = p.exchange(ctx, func(s *socket) error {
-		for _, fam := range model.Families {
-			if found[fam], err = s.readStructure(p.cfg.Table, fam); err != nil {
-				return fmt.Errorf("reading table %s: %w", p.cfg.Table, meaning(err))
-			}
-		}
-		return nil
-	})
-	return found, err
 }
 
 // Cleanup deletes our tables, whoever wrote them. See [model.Programmer].
@@ -291,19 +171,9 @@ func (p *Programmer) Cleanup(ctx context.Context) error {
 	if p.closed {
 		return model.ErrClosed
 	}
-	p.record = nil
 	p.resolver.Reset()
-	for _, fam := range model.Families {
-		b := newBatch(p.cfg.Table)
-		b.write(sectionTables, func(w *wire) { w.deleteTable(p.cfg.Table, fam) })
-		buf, last := b.bytes(0)
-		err := p.exchange(ctx, func(s *socket) error {
-			_, err := s.commit(buf, messageSeq(buf), last)
-			return err
-		})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return p.fail(fmt.Errorf("cleaning up: %w", meaning(err)))
-		}
+	if err := p.table.Cleanup(ctx); err != nil {
+		return p.fail(err)
 	}
 	return nil
 }
@@ -316,10 +186,6 @@ func (p *Programmer) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.record = nil
-	p.hangUp()
-	if p.netns == nil {
-		return nil
-	}
+	p.table.Close()
 	return p.netns.Close()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/model/modeltest"
 	"github.com/headgate/headgate/nftables"
@@ -32,10 +33,20 @@ func newIn(table string) func(tb testing.TB, w modeltest.World) model.Programmer
 	}
 }
 
+// inNetNS runs f in the network namespace of a descriptor.
+func inNetNS(fd int, f func() error) error {
+	ns, err := nlink.OpenNetNS(fd)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return ns.Do(f)
+}
+
 // run runs a stock tool in the network namespace of a descriptor.
 func run(netns int, stdin, name string, args ...string) (string, error) {
 	var out []byte
-	err := nftables.InNetNS(netns, func() (err error) {
+	err := inNetNS(netns, func() (err error) {
 		cmd := exec.Command(name, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err = cmd.CombinedOutput()

@@ -99,7 +99,7 @@ func (t *Table) tidy(ctx context.Context, res *model.Result) {
 			return
 		case <-time.After(grace + time.Millisecond):
 		}
-		next := newPlan(&t.cfg, t.record, t.record.node, time.Now(), false)
+		next := newPlan(&t.cfg, t.record, t.record.node, time.Now(), false, &t.memory)
 		next.sweep()
 		next.finish()
 		err := t.commitPlan(ctx, next, res)

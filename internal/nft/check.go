@@ -194,7 +194,7 @@ func (t *Table) verify(ctx context.Context) error {
 			want[fam] = append(want[fam], map[string]elementInfo{})
 		}
 	}
-	all := newPlan(&t.cfg, t.record, t.record.node, time.Now(), false)
+	all := newPlan(&t.cfg, t.record, t.record.node, time.Now(), false, &t.memory)
 	all.fresh = true
 	all.batch.seen = func(fam model.Family, e *Element) {
 		i := e.info(&t.cfg.Sets[e.Set])
@@ -202,8 +202,8 @@ func (t *Table) verify(ctx context.Context) error {
 	}
 	for name, l := range t.record.laid {
 		for _, fam := range model.Families {
-			f := all.rules(fam, t.record.node).Render(l.res, l.lay[fam])
-			all.diff(fam, name, &Form{}, &f)
+			all.rules[fam].Render(&all.after[fam], l.res, l.lay[fam])
+			all.diff(fam, name, &Form{}, &all.after[fam])
 		}
 	}
 	all.finish()

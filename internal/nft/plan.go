@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/model"
@@ -14,6 +15,7 @@ import (
 // resolved forms and their layouts, so it is not kept.
 type record struct {
 	node   model.Node
+	rules  [2]Ruleset // for that node
 	tables [2]tableRecord
 	laid   map[model.ServiceName]*laid
 }
@@ -26,7 +28,7 @@ type laid struct {
 
 // A tableRecord is what is in one family's table besides what single services put there.
 type tableRecord struct {
-	chains map[string]bool   // shared chains
+	chains map[Route]bool    // shared chains
 	shared map[SharedKey]int // how many services need a shared element
 	stale  []stale           // chains and maps that nothing leads to any more
 	extra  map[ElementKey]Element
@@ -43,7 +45,7 @@ type stale struct {
 func newRecord(node model.Node) *record {
 	r := &record{node: node, laid: map[model.ServiceName]*laid{}}
 	for i := range r.tables {
-		r.tables[i] = tableRecord{chains: map[string]bool{}, shared: map[SharedKey]int{}, extra: map[ElementKey]Element{}}
+		r.tables[i] = tableRecord{chains: map[Route]bool{}, shared: map[SharedKey]int{}, extra: map[ElementKey]Element{}}
 	}
 	return r
 }
@@ -66,9 +68,9 @@ type Plan struct {
 	fresh bool
 
 	node    model.Node
-	chains  [2]map[string]Route // shared chains to be made
-	needs   map[string][]model.ServiceName
-	shared  [2]map[SharedKey]int // by how much the counts change
+	rules   [2]Ruleset                       // for that node
+	chains  [2]map[Route][]model.ServiceName // shared chains to be made, and who needs them
+	shared  [2]map[SharedKey]int             // by how much the counts change
 	stale   [2][]stale
 	revived [2]map[string]bool // stale objects that are needed again, or go now
 	// found is what a fresh plan found in the kernel, wanted the names of all chains and maps of clients it makes or keeps.
@@ -80,7 +82,14 @@ type Plan struct {
 	prune []pruning
 	// refused has the services that cannot be planned.
 	refused map[model.ServiceName]error
-	scratch [2]Element // of diffRuns, which writes most elements
+	*memory
+}
+
+// A memory is used again and again, by one plan at a time: the forms of one service, and the elements of diffRuns.
+type memory struct {
+	before  Form
+	after   [2]Form
+	scratch [2]Element
 }
 
 // put sets a key of a map that may not have been made yet: most plans are small and need few of them.
@@ -99,14 +108,20 @@ type pruning struct {
 	service model.ServiceName
 }
 
-func newPlan(cfg *Config, old *record, node model.Node, now time.Time, exact bool) *Plan {
-	p := &Plan{cfg: cfg, now: now, old: old, node: node, batch: newBatch(cfg.Name, cfg.Sets), laid: map[model.ServiceName]*laid{}}
+func newPlan(cfg *Config, old *record, node model.Node, now time.Time, exact bool, mem *memory) *Plan {
+	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: newBatch(cfg.Name, cfg.Sets), laid: map[model.ServiceName]*laid{}, memory: mem}
 	p.batch.exact = exact
+	if !node.Equal(old.node) {
+		p.makeRules()
+	}
 	return p
 }
 
-// rules returns the ruleset of a family for a node.
-func (p *Plan) rules(fam model.Family, node model.Node) Ruleset { return p.cfg.Ruleset(node, fam) }
+func (p *Plan) makeRules() {
+	for _, fam := range model.Families {
+		p.rules[fam] = p.cfg.Ruleset(p.node, fam)
+	}
+}
 
 // change plans the way of one service from what is recorded to a form; nil, if it goes.
 func (p *Plan) change(name model.ServiceName, after *model.Resolved) {
@@ -118,25 +133,25 @@ func (p *Plan) change(name model.ServiceName, after *model.Resolved) {
 		return
 	}
 	next := laid{res: after}
-	var forms [2]Form
 	for _, fam := range model.Families {
 		if after == nil {
+			p.after[fam].reset()
 			continue
 		}
-		rules := p.rules(fam, p.node)
+		rules := p.rules[fam]
 		var err error
 		if next.lay[fam], err = Lay(after, fam, rules.Lists(after), old.lay[fam]); err != nil {
 			put(&p.refused, name, err)
 			return
 		}
-		forms[fam] = rules.Render(after, next.lay[fam])
+		rules.Render(&p.after[fam], after, next.lay[fam])
 	}
 	for _, fam := range model.Families {
-		var before Form
+		p.before.reset()
 		if !p.fresh {
-			before = p.rules(fam, p.old.node).Render(old.res, old.lay[fam])
+			p.old.rules[fam].Render(&p.before, old.res, old.lay[fam])
 		}
-		p.diff(fam, name, &before, &forms[fam])
+		p.diff(fam, name, &p.before, &p.after[fam])
 	}
 	p.laid[name] = nil
 	if after != nil {
@@ -305,14 +320,10 @@ func (p *Plan) diffShared(fam model.Family, before, after []SharedKey) {
 
 // ensure sees to it that a shared chain, and the one it leads to, are there.
 func (p *Plan) ensure(fam model.Family, r Route, name model.ServiceName) {
-	chain := r.chain()
-	if !p.fresh && p.old.tables[fam].chains[chain] {
+	if !p.fresh && p.old.tables[fam].chains[r] {
 		return
 	}
-	if _, planned := p.chains[fam][chain]; !planned {
-		put(&p.chains[fam], chain, r)
-	}
-	put(&p.needs, chain, append(p.needs[chain], name))
+	put(&p.chains[fam], r, append(p.chains[fam][r], name))
 	if next, ok := r.needs(); ok {
 		p.ensure(fam, next, name)
 	}
@@ -439,9 +450,10 @@ func (p *Plan) planPruning(fam model.Family, name model.ServiceName, before, aft
 func (p *Plan) finish() {
 	for _, fam := range model.Families {
 		p.finishExtra(fam)
-		rs := p.rules(fam, p.node)
-		for _, chain := range slices.Sorted(maps.Keys(p.chains[fam])) {
-			p.makeChain(fam, rs.Route(p.chains[fam][chain]), p.needs[chain]...)
+		rs := p.rules[fam]
+		byName := func(a, b Route) int { return strings.Compare(a.chain(), b.chain()) }
+		for _, r := range slices.SortedFunc(maps.Keys(p.chains[fam]), byName) {
+			p.makeChain(fam, rs.Route(r), p.chains[fam][r]...)
 		}
 		for k, change := range p.shared[fam] {
 			was := 0
@@ -493,7 +505,7 @@ func (p *Plan) commit() *record {
 			}
 		}
 	}
-	r.node = p.node
+	r.node, r.rules = p.node, p.rules
 	for name, l := range p.laid {
 		if l == nil {
 			delete(r.laid, name)
@@ -530,7 +542,7 @@ func (p *Plan) commit() *record {
 // frame plans the chains that depend on the node, where they change.
 func (p *Plan) frame() {
 	for _, fam := range model.Families {
-		before, after := p.rules(fam, p.old.node).Frame(), p.rules(fam, p.node).Frame()
+		before, after := p.old.rules[fam].Frame(), p.rules[fam].Frame()
 		matched(before, after, func(c *Chain) string { return c.Name }, func(b, a *Chain) {
 			switch {
 			case b == nil:

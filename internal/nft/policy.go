@@ -88,9 +88,20 @@ func (r Rules) ServiceRanges() []Rule {
 	return rules
 }
 
-// RecordAffinity leads the first packet of a connection to the chain that remembers its endpoint, if its frontend has
-// affinity. nft takes the original port only behind a rule's own match of the protocol.
-func (r Rules) RecordAffinity() Chain {
+// RecordAffinity returns the chains through which a new connection gets to the one that remembers its endpoint, if its
+// frontend has affinity. The base chains come before all that may translate the source, for once a chain of type nat has
+// done so, the kernel asks no further one.
+func (r Rules) RecordAffinity() []Chain {
+	const priority = 0
+	rules := []Rule{On(Translated(), Jump(RecordChain))}
+	return []Chain{r.record(),
+		{Name: NATInput, Hook: &Hook{"nat", unix.NF_INET_LOCAL_IN, priority}, Rules: rules},
+		{Name: NATRecord, Hook: &Hook{"nat", unix.NF_INET_POST_ROUTING, priority}, Rules: rules},
+	}
+}
+
+// record leads to the chains of services. nft takes the original port only behind a rule's own match of the protocol.
+func (r Rules) record() Chain {
 	src, dst := uint32(CTSrcIP), uint32(CTDstIP)
 	if r.Family == model.IPv6 {
 		src, dst = CTSrcIP6, CTDstIP6
@@ -125,6 +136,16 @@ func (r Rules) Masquerade(also []Expression) []Rule {
 		On(isBalanced, isMasqueraded, local, Return()),
 		On(isMasqueraded, also, []Expression{Masquerade()}),
 	}
+}
+
+// ForwardInvalid drops what conntrack calls invalid of what endpoints send: the client would see the endpoint's own
+// address.
+func (r Rules) ForwardInvalid() Chain {
+	const stateInvalid = 1 // NF_CT_STATE_INVALID_BIT
+	invalid := []Expression{CT(unix.NFT_CT_STATE, -1, Reg0), Mask(Native32(stateInvalid)), Compare(unix.NFT_CMP_NEQ, make([]byte, 4))}
+	from, reg := r.Load(Saddr, L4Proto)
+	from = append(from, Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2, reg), Lookup(r.Sets[Repliers].Name, -1))
+	return Chain{Name: ForwardInvalidChain, Hook: &Hook{"filter", unix.NF_INET_FORWARD, 0}, Rules: []Rule{On(invalid, from, Drop())}}
 }
 
 // GuardLoopback drops what other hosts send to loopback addresses.

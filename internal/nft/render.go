@@ -20,6 +20,11 @@ type Form struct {
 	maps   []clientMap // of its own
 }
 
+// reset empties a form and keeps its memory.
+func (f *Form) reset() {
+	*f = Form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0]}
+}
+
 // A clientMap is a map of a service's clients, and the endpoint addresses that it may lead to.
 type clientMap struct {
 	Set
@@ -85,17 +90,18 @@ type Renderer struct {
 	id    string
 	note  string
 	pins  [2][]affinityPort
-	form  Form
+	form  *Form
 	order []string // names of chains that are in the form
 }
 
-// Render returns what a service puts into the table of the family; nothing for nil. It calls frontend for each of the
+// Render makes f what a service puts into the table of the family; nothing for nil. It calls frontend for each of the
 // service's frontends.
-func (r Rules) Render(res *model.Resolved, lay Layouts, frontend func(r *Renderer, f model.Frontend)) Form {
+func (r Rules) Render(f *Form, res *model.Resolved, lay Layouts, frontend func(r *Renderer, f model.Frontend)) {
+	f.reset()
 	if res == nil || !slices.ContainsFunc(res.Frontends, func(f model.Frontend) bool { return f.Family() == r.Family }) {
-		return Form{}
+		return
 	}
-	n := Renderer{Rules: r, Res: res, lay: lay, note: Comment(res.Name)}
+	n := Renderer{Rules: r, Res: res, lay: lay, note: Comment(res.Name), form: f}
 	if res.Service.Affinity > 0 || res.Service.Balance == model.RoundRobin {
 		n.id = identifier(res.Name)
 	}
@@ -109,7 +115,6 @@ func (r Rules) Render(res *model.Resolved, lay Layouts, frontend func(r *Rendere
 		}
 	}
 	n.endpoints()
-	return n.form
 }
 
 // affinityMaps puts the service's maps of clients into the form: one for each list and endpoint port.
@@ -170,10 +175,12 @@ func (r *Renderer) Name(set SetID, f model.Frontend, chain string) {
 func (r *Renderer) Through(f model.Frontend, c Class, l List) string {
 	svc := r.Res.Service
 	rt := Route{class: c, nodePort: f.Kind == model.NodePort, list: l, balance: svc.Balance, slots: len(r.lay[l])}
-	if rt.balance == model.LeastConn {
+	switch rt.balance {
+	case model.LeastConn:
 		rt.balance = model.Random // nobody counts connections here
+	case model.SourceHash, model.Maglev:
+		rt.balance, rt.hashPort = model.Maglev, svc.HashPort // their slots are told apart, not their rules
 	}
-	rt.hashPort = svc.HashPort && (svc.Balance == model.SourceHash || svc.Balance == model.Maglev)
 	if r.id != "" {
 		rt.own = &ownRoute{service: r.Res.Name, id: r.id, protocol: svc.Protocol, maps: r.pins[l]}
 		r.chain(r.Route(rt))

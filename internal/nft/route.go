@@ -2,7 +2,6 @@ package nft
 
 import (
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +27,14 @@ const (
 	ClusterList List = iota // endpoints of the whole cluster
 	LocalList               // those on this node
 )
+
+// ListOf returns the list that a policy chooses from.
+func ListOf(p model.TrafficPolicy) List {
+	if p == model.Local {
+		return LocalList
+	}
+	return ClusterList
+}
 
 const localOffset = 100000 // more than a list can have slots
 
@@ -56,30 +63,31 @@ type ownRoute struct {
 
 // chain returns the name of the route's chain.
 func (r Route) chain() string {
-	var b strings.Builder
+	name := make([]byte, 0, 32)
 	switch r.class {
 	case ByInternal:
-		b.WriteString("internal-")
+		name = append(name, "internal-"...)
 	case ByExternal:
-		b.WriteString("external-")
+		name = append(name, "external-"...)
 	}
 	if r.nodePort {
-		b.WriteString("node-port-")
+		name = append(name, "node-port-"...)
 	}
 	if r.list == LocalList {
-		b.WriteString("local-")
+		name = append(name, "local-"...)
 	}
 	if r.own != nil {
-		b.WriteString("to-")
-		b.WriteString(r.own.id)
-		return b.String()
+		return string(append(append(name, "to-"...), r.own.id...))
 	}
-	b.WriteString(map[model.Balance]string{model.Random: "lb-", model.SourceHash: "hash-", model.Maglev: "hash-"}[r.balance])
+	if r.balance == model.Maglev {
+		name = append(name, "hash-"...)
+	} else {
+		name = append(name, "lb-"...)
+	}
 	if r.hashPort {
-		b.WriteString("port-")
+		name = append(name, "port-"...)
 	}
-	b.WriteString(strconv.Itoa(r.slots))
-	return b.String()
+	return string(strconv.AppendInt(name, int64(r.slots), 10))
 }
 
 // bare is the route that a route leads to once its class is settled; it has no service of its own.
@@ -140,7 +148,7 @@ func (rs Rules) draw(r Route) Rule {
 	e, reg := rs.Load(key[:len(key)-1]...)
 	modulus, offset := uint32(r.slots), r.list.offset()
 	switch r.balance {
-	case model.SourceHash, model.Maglev:
+	case model.Maglev:
 		from := reg + 1
 		size := Saddr.Size(rs.Family)
 		e = append(e, rs.Address(Saddr, size, from))

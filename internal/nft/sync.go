@@ -11,6 +11,7 @@ import (
 // Maps of clients stay, with those clients in them whose endpoint still serves.
 func planSync(p *Plan, found [2]structure, in Input) {
 	p.fresh = true
+	p.makeRules()
 	p.batch.grown = len(in.Forms) > maxElements
 	p.laid = make(map[model.ServiceName]*laid, len(in.Forms))
 	p.shared[model.IPv4] = make(map[SharedKey]int, len(in.Forms))
@@ -54,7 +55,7 @@ func (p *Plan) adopt(fam model.Family, found structure) {
 		}
 		p.batch.makeSet(fam, spec)
 	}
-	for _, c := range p.rules(fam, p.node).Frame() {
+	for _, c := range p.rules[fam].Frame() {
 		if there, ok := found.chains[c.Name]; ok && there != c.info() {
 			p.batch.deleteChain(fam, c.Name)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -20,7 +19,7 @@ type Config struct {
 	// Name is the name of the one table in each family; whatever else is found in it is deleted.
 	Name string
 	// NetNS is the network namespace. It must stay open as long as the Table.
-	NetNS *os.File
+	NetNS *nlink.NetNS
 	// Sets are the sets and maps that every table has, by [SetID]: those of [BaseSets] first.
 	Sets []Set
 	// Ruleset returns what one family's table holds on a node.
@@ -41,8 +40,8 @@ type Ruleset interface {
 	Route(r Route) Chain
 	// Lists says which of a service's lists of endpoints are balanced over here.
 	Lists(res *model.Resolved) [2]bool
-	// Render returns what a service puts into the table; nothing for nil.
-	Render(res *model.Resolved, lay Layouts) Form
+	// Render makes f what a service puts into the table; nothing for nil.
+	Render(f *Form, res *model.Resolved, lay Layouts)
 }
 
 // A Table programs one table of each family, ip and ip6. It is not safe for concurrent use.
@@ -51,6 +50,7 @@ type Table struct {
 	socket *socket // nil after an error
 	record *record // what the kernel holds; nil before the first Sync and while nobody knows
 	kernel witness
+	memory memory
 }
 
 // NewTable returns a Table that knows nothing of the kernel yet.
@@ -85,7 +85,7 @@ func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused 
 		if err != nil {
 			return nil, err
 		}
-		next := newPlan(&t.cfg, old, in.Node, started, exact)
+		next := newPlan(&t.cfg, old, in.Node, started, exact, &t.memory)
 		planSync(next, found, in)
 		return next, nil
 	})
@@ -102,7 +102,7 @@ func (t *Table) Apply(ctx context.Context, in Input, res *model.Result) (refused
 	}
 	started := time.Now()
 	return t.attempt(ctx, res, func(exact bool) (*Plan, error) {
-		next := newPlan(&t.cfg, t.record, in.Node, started, exact)
+		next := newPlan(&t.cfg, t.record, in.Node, started, exact, &t.memory)
 		planApply(next, in)
 		return next, nil
 	})
@@ -153,7 +153,7 @@ func (t *Table) hangUp() {
 // exchange runs one exchange with the kernel over a socket that is known to be in order.
 func (t *Table) exchange(ctx context.Context, do func(s *socket) error) error {
 	if t.socket == nil {
-		s, err := nlink.Dial(unix.NETLINK_NETFILTER, int(t.cfg.NetNS.Fd()))
+		s, err := nlink.Dial(unix.NETLINK_NETFILTER, t.cfg.NetNS)
 		if err != nil {
 			return err
 		}

@@ -7,31 +7,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenNetNS returns a descriptor of its own for a network namespace: a copy of the one given or, for 0, one of that in
-// which the calling thread is.
-func OpenNetNS(fd int) (*os.File, error) {
-	if fd == 0 {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		return os.Open("/proc/thread-self/ns/net")
+// A NetNS is a network namespace that is held open.
+type NetNS struct {
+	file *os.File // nil: that of the process, which needs no entering
+}
+
+// OpenNetNS holds a network namespace by a descriptor of its own: a copy of the one given or, for 0, that of the
+// namespace in which the calling thread is. The namespace of the process needs no entering: there CAP_NET_ADMIN is
+// enough, where entering takes CAP_SYS_ADMIN.
+func OpenNetNS(fd int) (*NetNS, error) {
+	if fd != 0 {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return nil, err
+		}
+		return &NetNS{os.NewFile(uintptr(dup), "netns")}, nil
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	thread, err := os.Stat("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(dup), "netns"), nil
+	process, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	if os.SameFile(thread, process) {
+		return &NetNS{}, nil
+	}
+	file, err := os.Open("/proc/thread-self/ns/net")
+	return &NetNS{file}, err
 }
 
-// InNetNS runs f on a thread inside a network namespace. The thread ends with it.
-func InNetNS(netns *os.File, f func() error) error {
+// Close lets go of the namespace.
+func (n *NetNS) Close() error {
+	if n.file == nil {
+		return nil
+	}
+	return n.file.Close()
+}
+
+// Do runs f inside the namespace, on a thread that is nobody else's meanwhile.
+func (n *NetNS) Do(f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread must not run anything else afterwards
-		err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET)
+	go n.enter(f, done)
+	return <-done
+}
+
+func (n *NetNS) enter(f func() error, done chan<- error) {
+	runtime.LockOSThread()
+	switch {
+	case n.file == nil:
+		// Unless its own thread is locked elsewhere, a goroutine runs in the namespace of the process.
+		defer runtime.UnlockOSThread()
+		done <- f()
+	case unix.Gettid() == unix.Getpid():
+		// The process's first thread must stay where it is, for it does not end with its goroutine. While this one
+		// holds it, another runs elsewhere.
+		defer runtime.UnlockOSThread()
+		other := make(chan error)
+		go n.enter(f, other)
+		done <- <-other
+	default:
+		err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
 			err = f()
 		}
-		done <- err
-	}()
-	return <-done
+		done <- err // still locked: the thread ends with the goroutine
+	}
 }

@@ -25,10 +25,13 @@ type Socket struct {
 	spent   bool
 }
 
-// Dial opens a socket of a netlink family, unix.NETLINK_ROUTE say, in the namespace of a descriptor; 0 means that of
-// the calling thread.
-func Dial(family, netns int) (*Socket, error) {
-	conn, err := netlink.Dial(family, &netlink.Config{NetNS: netns})
+// Dial opens a socket of a netlink family, unix.NETLINK_ROUTE say, in a namespace.
+func Dial(family int, netns *NetNS) (*Socket, error) {
+	var conn *netlink.Conn
+	err := netns.Do(func() (err error) {
+		conn, err = netlink.Dial(family, nil)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", Meaning(err))
 	}

@@ -1,4 +1,4 @@
-package nftables
+package nft
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func endpointsOf(weights ...uint16) []model.Endpoint {
 	return eps
 }
 
-func count(l layout) map[netip.AddrPort]int {
+func count(l Layout) map[netip.AddrPort]int {
 	n := map[netip.AddrPort]int{}
 	for _, s := range l.taken() {
 		n[s]++
@@ -57,11 +57,11 @@ func TestSlotsFor(t *testing.T) {
 // Whatever the endpoints become, each has its share of the slots, slot 0 is taken, and few slots are empty; the same
 // endpoints move nothing, and none stands in two lists' way.
 func TestSpreadProperties(t *testing.T) {
-	for name, f := range map[string]func(layout, []model.Endpoint) layout{"by chance": spread, "in turn": inTurn} {
+	for name, f := range map[string]func(Layout, []model.Endpoint) Layout{"by chance": spread, "in turn": inTurn} {
 		t.Run(name, func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(1, 2))
 			all := endpointsOf(make([]uint16, 40)...)
-			var old layout
+			var old Layout
 			for range 2000 {
 				eps := slices.Clone(all)
 				chance.Shuffle(len(eps), func(i, j int) { eps[i], eps[j] = eps[j], eps[i] })
@@ -88,7 +88,7 @@ func TestSpreadProperties(t *testing.T) {
 func TestSpreadMovesOne(t *testing.T) {
 	eps := endpointsOf(slices.Repeat([]uint16{1}, 100)...)
 	full := spread(nil, eps)
-	changed := func(a, b layout) (n int) {
+	changed := func(a, b Layout) (n int) {
 		require.Len(t, b, len(a))
 		for i := range a {
 			if a[i] != b[i] {
