@@ -18,6 +18,8 @@ type batch struct {
 	full     [sectionCount][][]byte
 	// chunks hold, for each family and set, a message of elements that is still open.
 	dels, adds [2][]*chunk
+	// kept holds back what is to be added to sets that a Sync keeps.
+	kept [2][]*kept
 	// owners says which services a message is about, by sequence number. Messages of the frame are about none.
 	owners map[uint32][]model.ServiceName
 	// elements has the sequence numbers of messages of elements, volatile of those that delete what may expire first.
@@ -61,7 +63,7 @@ type chunk struct {
 func newBatch(table string, shapes []Set) *batch {
 	b := &batch{table: table, shapes: shapes}
 	for _, fam := range model.Families {
-		b.dels[fam], b.adds[fam] = make([]*chunk, len(shapes)), make([]*chunk, len(shapes))
+		b.dels[fam], b.adds[fam], b.kept[fam] = make([]*chunk, len(shapes)), make([]*chunk, len(shapes)), make([]*kept, len(shapes))
 	}
 	return b
 }
@@ -119,6 +121,10 @@ func (b *batch) forget(fam model.Family, set Set, clients []Element, owner model
 func (b *batch) add(fam model.Family, e *Element, owner model.ServiceName) {
 	if b.seen != nil {
 		b.seen(fam, e)
+		return
+	}
+	if k := b.kept[fam][e.Set]; k != nil {
+		k.want = append(k.want, owned{*e, owner})
 		return
 	}
 	b.added++

@@ -22,7 +22,8 @@ type structure struct {
 	ours   bool   // it has our comment
 	chains map[string]chainInfo
 	sets   map[string]setInfo
-	rules  map[string][]uint64 // handles, by chain, in order
+	rules  map[string][]uint64               // handles, by chain, in order
+	ranges map[string]map[string]elementInfo // elements of sets of ranges, by set and key, where asked for
 }
 
 // A chainInfo is what a chain is attached to: nothing, for one that others jump to.

@@ -8,7 +8,9 @@ import (
 
 // planSync plans the way from whatever the kernel holds to the given forms, in one transaction: the rules and elements
 // of our table are flushed and written anew, since reading the elements first would take two to three times as long.
-// Maps of clients stay, with those clients in them whose endpoint still serves.
+// Sets are not made anew, though the kernel would be as quick about that: a packet that is on its way through the old
+// rules would find the old set's elements gone. Sets of ranges are read and stay, see [kept]; maps of clients stay, with
+// those clients in them whose endpoint still serves.
 func planSync(p *Plan, found [2]structure, in Input) {
 	p.fresh = true
 	p.makeRules()
@@ -25,6 +27,7 @@ func planSync(p *Plan, found [2]structure, in Input) {
 		in.Extra(p)
 	}
 	p.finish()
+	p.batch.settle()
 	for _, fam := range model.Families {
 		p.dropUnknown(fam)
 	}
@@ -43,17 +46,18 @@ func (p *Plan) adopt(fam model.Family, found structure) {
 	if found.table != 0 {
 		p.batch.flush(fam, "")
 	}
-	for _, spec := range p.cfg.Sets {
-		there, ok := found.sets[spec.Name]
-		// The kernel looks at what was deleted too when it adds to a set of ranges, so that is made anew.
-		if ok && there.same(spec.info(fam)) && !spec.Interval {
+	for id, spec := range p.cfg.Sets {
+		switch there, ok := found.sets[spec.Name]; {
+		case ok && found.ranges[spec.Name] != nil:
+			p.batch.keep(fam, SetID(id), found.ranges[spec.Name])
+		case ok && there.same(spec.info(fam)):
 			p.batch.write(sectionGone, func(w *Wire) { w.flushSet(table, fam, spec.Name) })
-			continue
-		}
-		if ok {
+		case ok:
 			p.batch.deleteSet(fam, spec.Name)
+			fallthrough
+		default:
+			p.batch.makeSet(fam, spec)
 		}
-		p.batch.makeSet(fam, spec)
 	}
 	for _, c := range p.rules[fam].Frame() {
 		if there, ok := found.chains[c.Name]; ok && there != c.info() {

@@ -85,6 +85,14 @@ func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused 
 		if err != nil {
 			return nil, err
 		}
+		for _, fam := range model.Families {
+			err := t.exchange(ctx, func(s *socket) error {
+				return nlink.Steady(func() error { return s.readRanges(t.cfg.Name, fam, t.cfg.Sets, &found[fam]) })
+			})
+			if err != nil {
+				return nil, fmt.Errorf("reading table %s: %w", t.cfg.Name, nlink.Meaning(err))
+			}
+		}
 		next := newPlan(&t.cfg, old, in.Node, started, exact, &t.memory)
 		planSync(next, found, in)
 		return next, nil
