@@ -8,9 +8,9 @@
 // # What it promises
 //
 // A Sync or an Apply is one transaction for both families: no packet meets half of it. Endpoints stand in numbered
-// slots of which one is drawn for a connection; a slot that is not needed any more is removed in a later transaction,
-// so that a packet which has read the old count still finds an endpoint. A Sync after a restart flushes and refills
-// the table in one transaction and leaves the maps of clients alone, so that affinity survives.
+// slots, some of them empty, of which one is drawn for a connection; who draws an empty one draws again. A Sync after a
+// restart refills the maps in place, changes of the sets of ranges what differs, and leaves the maps of clients alone,
+// so that connections and affinity live on.
 //
 // # What it refuses
 //
