@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/internal/passed"
 	"github.com/headgate/headgate/model"
 )
 
@@ -80,14 +81,11 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 func (r *rangeNS) hits(t *testing.T, v Variant) map[netip.AddrPort]int {
 	t.Helper()
 	out := map[netip.AddrPort]int{}
-	for key, rules := range countedRules(t, r.FD(), r.family, v) {
-		if !strings.HasPrefix(key, "nat ") {
-			continue
-		}
-		for _, c := range rules {
-			if _, to, ok := strings.Cut(c.text, "--to-destination "); ok && c.packets > 0 {
-				out[netip.MustParseAddrPort(to)] += c.packets
-			}
+	counts, err := passed.Count(within(t), r.NetNS, program(r.family, v, "-save"))
+	require.NoError(t, err)
+	for _, rule := range counts.Of("nat") {
+		if _, to, ok := strings.Cut(rule.Text, "--to-destination "); ok && rule.Packets > 0 {
+			out[netip.MustParseAddrPort(to)] += rule.Packets
 		}
 	}
 	return out
