@@ -4,8 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/iptables"
 	"github.com/headgate/headgate/model"
 )
 
@@ -19,6 +21,11 @@ type backend struct {
 	floor func(ns *lab.NetNS) (floor, error)
 	// split takes a file of such pieces, back to back, apart.
 	split func(stream []byte) ([][]byte, error)
+	// noop measures the least change that can be made to a namespace that holds what a Programmer wrote. Nil: it is not
+	// worth knowing.
+	noop func(ctx context.Context, ns *lab.NetNS) (time.Duration, error)
+	// passed counts how many rules the first packet of a connection passes. Nil: there are no rules to pass.
+	passed func(ctx context.Context, cfg config) (int, error)
 }
 
 // A floor is the least work with which the kernel can be made to take something.
@@ -30,9 +37,12 @@ type floor interface {
 	Close() error
 }
 
+// backends returns all backends by what is to be written behind -backend.
 func backends() map[string]backend {
 	return map[string]backend{
-		"nftables": {open: openNftables, floor: openNetfilterSocket, split: splitBatches},
+		"iptables -variant legacy": iptablesBackend(iptables.Legacy),
+		"iptables -variant nft":    iptablesBackend(iptables.NFT),
+		"nftables":                 {open: openNftables, floor: openNetfilterSocket, split: splitBatches},
 	}
 }
 

@@ -30,6 +30,10 @@ var (
 	fields = []string{"backend", "services", "endpoints", "sync_seconds", "sync_cpu_seconds", "floor_seconds",
 		"apply_microseconds", "apply_floor_microseconds", "remove_microseconds", "remove_floor_microseconds",
 		"restart_seconds", "cleanup_seconds", "peak_rss_bytes", "objects"}
+	backendFields = map[string][]string{
+		"iptables -variant legacy": {"variant", "rules_passed", "noop_restore_seconds"},
+		"iptables -variant nft":    {"variant", "rules_passed", "noop_restore_seconds"},
+	}
 	connectFields = []string{"direct_p50_microseconds", "vip_p50_microseconds", "direct_p99_microseconds", "vip_p99_microseconds", "connect_ratio"}
 )
 
@@ -47,19 +51,21 @@ func TestEachBackend(t *testing.T) {
 				{[]string{"-services", "3", "-endpoints", "1", "-affinity", "2", "-restricted", "3", "-connect", "20"}, slices.Concat(fields, connectFields)},
 			} {
 				var out bytes.Buffer
-				require.NoError(t, run(t.Context(), append(sc.args, "-backend", name, "-runs", "1"), &out, io.Discard))
+				require.NoError(t, run(t.Context(), slices.Concat(sc.args, strings.Fields("-runs 1 -backend "+name)), &out, io.Discard))
 				r := map[string]any{}
 				dec := json.NewDecoder(&out)
 				require.NoError(t, dec.Decode(&r))
 				require.False(t, dec.More(), "more than one object")
-				require.ElementsMatch(t, sc.fields, slices.Collect(maps.Keys(r)))
-				require.Equal(t, name, r["backend"])
-				for _, f := range sc.fields[1:] {
-					require.Positive(t, r[f], f)
+				require.ElementsMatch(t, slices.Concat(sc.fields, backendFields[name]), slices.Collect(maps.Keys(r)))
+				require.Equal(t, strings.Fields(name)[0], r["backend"])
+				for f, value := range r {
+					if f != "backend" && f != "variant" {
+						require.Positive(t, value, f)
+					}
 				}
 			}
 			var out bytes.Buffer
-			require.NoError(t, run(t.Context(), []string{"-backend", name, "-replay", dump, "-runs", "2"}, &out, io.Discard))
+			require.NoError(t, run(t.Context(), strings.Fields("-replay "+dump+" -runs 2 -backend "+name), &out, io.Discard))
 			require.Regexp(t, `^(\d+ bytes in \d+ pieces: \d+\.\d+ s\n){2}$`, out.String())
 		})
 	}
@@ -68,7 +74,11 @@ func TestEachBackend(t *testing.T) {
 // TestTwinHoldsTheSame sees that a floor is that of the work that was done: what was sent again made the same rules.
 func TestTwinHoldsTheSame(t *testing.T) {
 	lab.NeedRoot(t)
-	listers := map[string][]string{"nftables": {"nft", "list", "ruleset"}}
+	listers := map[string][]string{
+		"iptables -variant legacy": {"sh", "-ec", "{ iptables-legacy-save; ip6tables-legacy-save; } | sed -n '/HEADGATE/p'"},
+		"iptables -variant nft":    {"sh", "-ec", "{ iptables-nft-save; ip6tables-nft-save; } | sed -n '/HEADGATE/p'"},
+		"nftables":                 {"nft", "list", "ruleset"},
+	}
 	for _, name := range backendNames() {
 		t.Run(name, func(t *testing.T) {
 			rec, err := newRecorder()
@@ -111,7 +121,8 @@ func rules(t *testing.T, ns *lab.NetNS, lister []string) []string {
 
 func TestArguments(t *testing.T) {
 	for _, sc := range []struct{ args, err string }{
-		{"-backend teleport", `no backend "teleport"; there is nftables`},
+		{"-backend teleport", `no backend "teleport"; there is `},
+		{"-backend iptables", `no backend "iptables"; there is iptables -variant legacy, iptables -variant nft`},
 		{"-services 0", "-services must be between 1 and"},
 		{"-services 10 -endpoints 0", "-endpoints must be at least 1"},
 		{"-services 1000000 -endpoints 1000000", "-endpoints must be at least 1"},

@@ -38,7 +38,21 @@ type namedRun struct {
 
 // checks returns the check of each backend that has one.
 func checks() map[string]check {
-	return map[string]check{"nftables": {
+	return map[string]check{"iptables -variant legacy": iptablesCheck(
+		bar{"10,000 × 10: endpoint added / a restore that changes nothing", func(r map[string]*report) float64 {
+			return r["big"].ApplyMicroseconds / 1e6 / r["big"].NoopRestoreSeconds
+		}, 1.2},
+		bar{"10,000 × 10: endpoint removed / a restore that changes nothing", func(r map[string]*report) float64 {
+			return r["big"].RemoveMicroseconds / 1e6 / r["big"].NoopRestoreSeconds
+		}, 1.2},
+	), "iptables -variant nft": iptablesCheck(
+		bar{"10,000 × 10: endpoint added / floor of the first sync", func(r map[string]*report) float64 {
+			return r["big"].ApplyMicroseconds / 1e6 / r["big"].FloorSeconds
+		}, 0.1},
+		bar{"10,000 × 10: endpoint removed / floor of the first sync", func(r map[string]*report) float64 {
+			return r["big"].RemoveMicroseconds / 1e6 / r["big"].FloorSeconds
+		}, 0.1},
+	), "nftables": {
 		runs: []namedRun{
 			{"big", config{services: 10000, endpoints: 10, connect: 2000}},
 			{"small", config{services: 100, endpoints: 10}},
@@ -86,16 +100,42 @@ func checks() map[string]check {
 	}}
 }
 
+// iptablesCheck returns the runs of the backend iptables and its bars: those of both variants, and those of changes.
+func iptablesCheck(changes ...bar) check {
+	return check{
+		runs: []namedRun{
+			{"big", config{services: 10000, endpoints: 10, connect: 2000}},
+			{"few", config{services: 10, endpoints: 10, connect: 2000}},
+		},
+		bars: append(changes,
+			bar{"10,000 × 10: first sync / floor",
+				func(r map[string]*report) float64 { return r["big"].SyncSeconds / r["big"].FloorSeconds }, 1.3},
+			bar{"10,000 × 10: first sync / floor, CPU time",
+				func(r map[string]*report) float64 { return r["big"].SyncCPUSeconds / r["big"].floorCPUSeconds }, 0},
+			bar{"10,000 × 10: restart / first sync",
+				func(r map[string]*report) float64 { return r["big"].RestartSeconds / r["big"].SyncSeconds }, 0},
+			bar{"10,000 addresses, 10,000 node ports, 1,000 ports of one address: most rules passed",
+				func(r map[string]*report) float64 { return float64(r["big"].RulesPassed) }, 70},
+			bar{"10,000 services: connect, last VIP / direct",
+				func(r map[string]*report) float64 { return r["big"].ConnectRatio }, 1.1},
+			bar{"connect to the last VIP, 10,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["big"].VIPP50Microseconds / r["few"].VIPP50Microseconds }, noise},
+			bar{"10,000 × 10: peak memory, MB",
+				func(r map[string]*report) float64 { return float64(r["big"].PeakRSSBytes) / 1e6 }, 0},
+		),
+	}
+}
+
 // checkBars makes the runs of a backend, prints their reports and then each bar with what was measured. The error is
 // errMissed if one was missed.
 func checkBars(ctx context.Context, b backend, cfg config, out io.Writer) error {
-	c, ok := checks()[cfg.backend]
+	c, ok := checks()[cfg.choice()]
 	if !ok {
-		return fmt.Errorf("backend %s has no bars", cfg.backend)
+		return fmt.Errorf("backend %s has no bars", cfg.choice())
 	}
 	reports := map[string]*report{}
 	for _, run := range c.runs {
-		run.backend, run.config.runs = cfg.backend, cfg.runs
+		run.backend, run.variant, run.config.runs = cfg.backend, cfg.variant, cfg.runs
 		debug.FreeOSMemory() // each run begins alike
 		r, err := measure(ctx, b, run.config)
 		if err != nil {

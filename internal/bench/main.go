@@ -1,14 +1,17 @@
 // Bench measures one backend against the kernel below it and prints one JSON object.
 //
 //	go run ./internal/bench -backend nftables -services 10000 -endpoints 10 -connect 2000
+//	go run ./internal/bench -backend iptables -variant legacy -services 10000 -endpoints 10 -connect 2000
 //
 // It needs root, works in network namespaces of its own that end with it, and touches nothing else. Each figure is the
 // median of -runs runs, and in each the best of three repetitions of this: a first Sync into an empty namespace, the
 // same bytes sent raw into another empty one (the floor: what the kernel itself needs), a restart, and a hundred changes
 // of each kind, each followed by its floor. What a repetition does is in pair.go, what becomes of it in measure.go.
 //
-//	sync_seconds, sync_cpu_seconds   the first Sync of a new Programmer: wall time, and CPU time of this process
-//	floor_seconds                    the bytes of that very Sync sent again over a raw socket
+//	sync_seconds, sync_cpu_seconds   the first Sync of a new Programmer: wall time, and CPU time of this process and of
+//	                                 the programs that it ran
+//	floor_seconds                    the bytes of that very Sync sent again over a raw socket; of iptables, read from a
+//	                                 file by iptables-restore
 //	apply_microseconds               one endpoint added: Tracker, Diff and Apply
 //	apply_floor_microseconds         the bytes of that Apply sent again, into a namespace that holds the same
 //	remove_microseconds, remove_floor_microseconds
@@ -17,6 +20,8 @@
 //	cleanup_seconds                  Cleanup of another new Programmer
 //	peak_rss_bytes                   VmHWM of a process that did nothing but fill a Tracker, Sync and Apply
 //	objects                          objects that the first Sync wrote
+//	rules_passed                     of iptables: the most rules that the first packet of a connection passes, see rulesPassed
+//	noop_restore_seconds             of iptables: an iptables-restore that changes nothing, of the nat table as it is
 //	direct_…, vip_…, connect_ratio   with -connect, see measureConnect
 //
 // With -conntrack it measures package conntrack instead, see conntrackResult.
@@ -59,7 +64,7 @@ func explain(err error) error {
 
 // A config says what to measure.
 type config struct {
-	backend             string
+	backend, variant    string
 	services, endpoints int
 	affinity            int // so many of the services have affinity
 	restricted          int // so many of the services have source ranges
@@ -73,6 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&cfg.backend, "backend", "nftables", "backend to measure: "+strings.Join(backendNames(), ", "))
+	flags.StringVar(&cfg.variant, "variant", "", "of a backend that has several: which")
 	flags.IntVar(&cfg.services, "services", 1000, "services")
 	flags.IntVar(&cfg.endpoints, "endpoints", 10, "endpoints of each service")
 	flags.IntVar(&cfg.affinity, "affinity", 0, "give so many of the services affinity")
@@ -92,9 +98,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	b, ok := backends()[cfg.backend]
+	b, ok := backends()[cfg.choice()]
 	if !ok {
-		return fmt.Errorf("no backend %q; there is %s", cfg.backend, strings.Join(backendNames(), ", "))
+		return fmt.Errorf("no backend %q; there is %s", cfg.choice(), strings.Join(backendNames(), ", "))
 	}
 	if err := cfg.check(); err != nil {
 		return err
@@ -122,6 +128,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(stdout).Encode(r)
+}
+
+// choice is what was written behind -backend to choose the backend.
+func (c config) choice() string {
+	if c.variant == "" {
+		return c.backend
+	}
+	return c.backend + " -variant " + c.variant
 }
 
 func (c config) check() error {

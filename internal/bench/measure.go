@@ -17,6 +17,7 @@ type sample struct {
 	sync, syncCPU, floor, floorCPU         time.Duration
 	restart, cleanup                       time.Duration
 	apply, applyFloor, remove, removeFloor time.Duration // medians of all changes
+	noop                                   time.Duration // median of some; 0 where it is not measured
 
 	objects, removeTransactions int
 }
@@ -24,7 +25,7 @@ type sample struct {
 // figures returns pointers to all times in s.
 func (s *sample) figures() []*time.Duration {
 	return []*time.Duration{&s.sync, &s.syncCPU, &s.floor, &s.floorCPU, &s.restart, &s.cleanup,
-		&s.apply, &s.applyFloor, &s.remove, &s.removeFloor}
+		&s.apply, &s.applyFloor, &s.remove, &s.removeFloor, &s.noop}
 }
 
 // combine returns a sample with each time as choose chooses it from those of the samples; counts are the highest.
@@ -55,6 +56,7 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 	}
 	r := &report{
 		Backend:                 cfg.backend,
+		Variant:                 cfg.variant,
 		Services:                cfg.services,
 		Endpoints:               cfg.endpoints,
 		SyncSeconds:             seconds(s.sync),
@@ -70,6 +72,13 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 		Objects:                 s.objects,
 		floorCPUSeconds:         seconds(s.floorCPU),
 		removeTransactions:      s.removeTransactions,
+	}
+	if b.passed != nil {
+		passed, err := b.passed(ctx, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("rules passed: %w", err)
+		}
+		r.ruleReport = &ruleReport{RulesPassed: passed, NoopRestoreSeconds: seconds(s.noop)}
 	}
 	if cfg.connect > 0 {
 		if r.connectReport, err = measureConnect(ctx, b, cfg); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // peakMemoryOfChild asks another process of this program for its peakMemory: this one records and sends again.
 func peakMemoryOfChild(ctx context.Context, cfg config) (int, error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-memory", "-backend", cfg.backend,
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-memory", "-backend", cfg.backend, "-variant", cfg.variant,
 		"-services", strconv.Itoa(cfg.services), "-endpoints", strconv.Itoa(cfg.endpoints),
 		"-affinity", strconv.Itoa(cfg.affinity), "-restricted", strconv.Itoa(cfg.restricted))
 	var stderr bytes.Buffer

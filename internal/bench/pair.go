@@ -74,17 +74,34 @@ func (p *pair) repetition(ctx context.Context, cfg config, dump string) (s sampl
 	s.restart = again.took
 
 	c := newChurn(cfg, want)
-	add, err := p.changes(ctx, again.programmer, tracker, c.add)
+	add, err := p.changes(ctx, again.programmer, tracker, c.add, changes)
 	if err != nil {
 		return s, fmt.Errorf("add an endpoint: %w", err)
 	}
-	remove, err := p.changes(ctx, again.programmer, tracker, c.remove)
+	remove, err := p.changes(ctx, again.programmer, tracker, c.remove, len(add.took))
 	if err != nil {
 		return s, fmt.Errorf("remove an endpoint: %w", err)
 	}
 	s.apply, s.applyFloor = median(add.took), median(add.floor)
 	s.remove, s.removeFloor, s.removeTransactions = median(remove.took), median(remove.floor), remove.transactions
-	return s, nil
+	s.noop, err = p.noops(ctx)
+	return s, err
+}
+
+// noops measures changes of nothing in the twin, where the backend has such.
+func (p *pair) noops(ctx context.Context) (time.Duration, error) {
+	if p.noop == nil {
+		return 0, nil
+	}
+	var all []time.Duration
+	for range fewestChanges {
+		took, err := p.noop(ctx, p.twin)
+		if err != nil {
+			return 0, fmt.Errorf("change nothing: %w", err)
+		}
+		all = append(all, took)
+	}
+	return median(all), nil
 }
 
 // A changed is what changes of one kind took, each, and the most transactions of one of them.
@@ -93,9 +110,13 @@ type changed struct {
 	transactions int
 }
 
-// changes measures changes one after the other, from the Tracker on, and sends each to the twin at once.
-func (p *pair) changes(ctx context.Context, prog model.Programmer, tracker *model.Tracker, change func(n int) edit) (out changed, err error) {
-	for n := range changes {
+// changes measures at most so many changes one after the other, from the Tracker on, and sends each to the twin at once.
+func (p *pair) changes(ctx context.Context, prog model.Programmer, tracker *model.Tracker, change func(n int) edit, most int) (out changed, err error) {
+	began := time.Now()
+	for n := range most {
+		if n >= fewestChanges && time.Since(began) > changesTime {
+			break
+		}
 		e := change(n)
 		started := time.Now()
 		tracker.SetEndpoints(e.name, e.endpoints)
@@ -142,7 +163,7 @@ func (p *pair) sync(ctx context.Context, want model.State, dump string) (out syn
 	}
 	runtime.GC()
 	cpu = cpuTime()
-	if err == nil {
+	if err == nil && (len(pieces) > 0 || out.result.Written() > 0) {
 		out.floor, err = send(p.floor, pieces)
 	}
 	out.floorCPU = cpuTime() - cpu
@@ -179,11 +200,15 @@ func send(f floor, pieces [][]byte) (took time.Duration, err error) {
 	return took, nil
 }
 
-// cpuTime returns the CPU time that this process has used so far, in user space and in the kernel.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(os.NewSyscallError("getrusage", err)) // fails for no argument of ours
+// cpuTime returns the CPU time that this process and the programs that it waited for have used so far, in user space and
+// in the kernel.
+func cpuTime() (total time.Duration) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			panic(os.NewSyscallError("getrusage", err)) // fails for no argument of ours
+		}
+		total += time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return total
 }

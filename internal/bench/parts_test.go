@@ -172,7 +172,7 @@ func TestEveryBackendHasBars(t *testing.T) {
 		require.True(t, ok, name)
 		reports := map[string]*report{}
 		for _, run := range c.runs {
-			reports[run.name] = &report{connectReport: &connectReport{}}
+			reports[run.name] = &report{connectReport: &connectReport{}, ruleReport: &ruleReport{}}
 			cfg := run.config
 			cfg.runs = 1
 			require.NoError(t, cfg.check(), run.name)
@@ -182,4 +182,17 @@ func TestEveryBackendHasBars(t *testing.T) {
 			require.GreaterOrEqual(t, b.most, 0.0, b.what)
 		}
 	}
+}
+
+// A stream of pieces falls apart where each of them says for which family it is.
+func TestSplitScripts(t *testing.T) {
+	four, six := append(heading(model.IPv4), "*nat\nCOMMIT\n"...), append(heading(model.IPv6), "*filter\nCOMMIT\n"...)
+	pieces, err := splitScripts(slices.Concat(six, four, four))
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{six, four, four}, pieces)
+	f, err := familyOf(pieces[0])
+	require.NoError(t, err)
+	require.Equal(t, model.IPv6, f)
+	_, err = splitScripts([]byte("*nat\nCOMMIT\n"))
+	require.ErrorContains(t, err, "does not say for which family")
 }

@@ -9,6 +9,7 @@ import (
 // A report is what one run found out, as it is printed.
 type report struct {
 	Backend   string `json:"backend"`
+	Variant   string `json:"variant,omitempty"`
 	Services  int    `json:"services"`
 	Endpoints int    `json:"endpoints"`
 
@@ -27,6 +28,7 @@ type report struct {
 	Objects        int     `json:"objects"`
 
 	*connectReport
+	*ruleReport
 
 	// floorCPUSeconds is the CPU time of the floor, removeTransactions the most that one removal took: -check tells them.
 	floorCPUSeconds    float64
@@ -40,6 +42,12 @@ type connectReport struct {
 	DirectP99Microseconds float64 `json:"direct_p99_microseconds"`
 	VIPP99Microseconds    float64 `json:"vip_p99_microseconds"`
 	ConnectRatio          float64 `json:"connect_ratio"`
+}
+
+// A ruleReport is what a backend adds whose rules a packet passes one after the other.
+type ruleReport struct {
+	RulesPassed        int     `json:"rules_passed"`
+	NoopRestoreSeconds float64 `json:"noop_restore_seconds"`
 }
 
 // quantile returns the value below which the fraction q of the values lies, 0 if there are none.

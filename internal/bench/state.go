@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/model/modeltest"
@@ -41,8 +42,12 @@ func (c config) track() *model.Tracker {
 	return t
 }
 
-// changes is how many changes of each kind are measured.
-const changes = 100
+// Of each kind so many changes are measured, or as many as fit into the time allowed, but a few in any case.
+const (
+	changes       = 100
+	fewestChanges = 3
+	changesTime   = time.Second / 2
+)
 
 // A churn makes changes of one endpoint each, to services all over the place where there are enough of them.
 type churn struct {
