@@ -81,10 +81,7 @@ func (p *Programmer) cleanup(ctx context.Context, t *tools) error {
 
 // tablesThere returns the tables that can have chains of ours.
 func (t *tools) tablesThere() ([]table, error) {
-	if t.variant != Legacy {
-		return tables[:], nil
-	}
-	names, err := t.legacyTables()
+	names, err := t.instantiated()
 	return slices.DeleteFunc(slices.Clone(tables[:]), func(tbl table) bool { return !slices.Contains(names, tbl.String()) }), err
 }
 

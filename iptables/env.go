@@ -178,7 +178,7 @@ func (e *env) notBalanced() string {
 
 func (e *env) masquerade() string {
 	if e.features.randomFully {
-		return "-j MASQUERADE --random-fully"
+		return targetMasqueradeFully
 	}
-	return "-j MASQUERADE"
+	return targetMasquerade
 }

@@ -67,7 +67,7 @@ var trials = []trial{
 	{"xt_nat", "load the module xt_nat", nat, func(e *env) []string {
 		return []string{words(matchProto(model.TCP), targetEndpoint(netip.AddrPortFrom(e.someAddr(), 80)))}
 	}},
-	{"xt_MASQUERADE", "load the module xt_MASQUERADE", nat, func(e *env) []string { return []string{e.masquerade()} }},
+	{"xt_MASQUERADE", "load the module xt_MASQUERADE", nat, func(*env) []string { return []string{targetMasquerade} }},
 	{"ipt_REJECT", "load the modules ipt_REJECT and ip6t_REJECT", filter, func(e *env) []string {
 		return []string{words(matchProto(model.TCP), targetReset), targetRefuse(e.family)}
 	}},
@@ -79,8 +79,9 @@ var (
 	recentTrial = trial{"xt_recent", "load the module xt_recent", nat, func(e *env) []string {
 		return []string{words(matchRecent(e.family, "headgate-probe", "60"), targetReturn), words(matchRemember(e.family, "headgate-probe"), targetReturn)}
 	}}
-	labelTrial = trial{"xt_connlabel", "load the module xt_connlabel", nat, func(e *env) []string { return []string{words(e.balanced(), targetReturn), e.remember()} }}
-	bpfTrial   = trial{"xt_bpf", "load the module xt_bpf", nat, func(e *env) []string { return []string{words(sourceIsDestination(e.family), targetReturn)} }}
+	randomTrial = trial{"xt_MASQUERADE --random-fully", "use a newer iptables", nat, func(*env) []string { return []string{targetMasqueradeFully} }}
+	labelTrial  = trial{"xt_connlabel", "load the module xt_connlabel", nat, func(e *env) []string { return []string{words(e.balanced(), targetReturn), e.remember()} }}
+	bpfTrial    = trial{"xt_bpf", "load the module xt_bpf", nat, func(e *env) []string { return []string{words(sourceIsDestination(e.family), targetReturn)} }}
 )
 
 func (e *env) someAddr() netip.Addr {
@@ -104,14 +105,10 @@ type ability struct {
 
 // learn tries what the kernel can do, in an empty namespace of its own, so that nothing is written in the one that is to be
 // programmed. Where the process may not make one (CAP_SYS_ADMIN), nothing is known.
-func (t *tools) learn(ctx context.Context, cfg Config) (ability, error) {
-	random, err := t.hasRandomFully(ctx)
-	if err != nil {
-		return ability{}, err
-	}
+func (t *tools) learn(ctx context.Context, cfg Config) (a ability, err error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	a := ability{features: features{randomFully: random, label: true, program: true}, sctp: true, recent: true}
+	a = ability{features: features{randomFully: true, label: true, program: true}, sctp: true, recent: true}
 	e := newEnv(t.family, names{cfg.Prefix}, cfg.settings(), a.features, model.Node{}, false)
 	err = inScratch(func() error { return t.learnHere(ctx, e, &a) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrPermission) {
@@ -122,7 +119,7 @@ func (t *tools) learn(ctx context.Context, cfg Config) (ability, error) {
 
 // learnHere makes the trials in the namespace of the calling thread: all at once and, if that fails, one by one.
 func (t *tools) learnHere(ctx context.Context, e *env, a *ability) error {
-	works := append(slices.Clone(trials), sctpTrial, recentTrial, labelTrial, bpfTrial)
+	works := append(slices.Clone(trials), sctpTrial, recentTrial, randomTrial, labelTrial, bpfTrial)
 	err := t.try(ctx, e, works...)
 	if errors.Is(err, model.ErrPermission) {
 		return err
@@ -139,7 +136,7 @@ func (t *tools) learnHere(ctx context.Context, e *env, a *ability) error {
 		for _, option := range []struct {
 			trial
 			there *bool
-		}{{sctpTrial, &a.sctp}, {recentTrial, &a.recent}, {labelTrial, &a.label}, {bpfTrial, &a.program}} {
+		}{{sctpTrial, &a.sctp}, {recentTrial, &a.recent}, {randomTrial, &a.randomFully}, {labelTrial, &a.label}, {bpfTrial, &a.program}} {
 			if f := t.failing(ctx, e, option.trial); f != nil {
 				a.lacking = append(a.lacking, *f)
 				*option.there = false
@@ -183,13 +180,13 @@ func trialStages(e *env, trials []trial) []stage {
 
 // echo reports whether what trials wrote is listed in the same words.
 func (t *tools) echo(ctx context.Context, e *env, trials []trial) (bool, error) {
-	same := true
+	out, err := t.exec(ctx, t.save, nil, nil)
+	if err != nil {
+		return false, err
+	}
+	have, same := parseTables(out), true
 	for _, s := range trialStages(e, trials) {
-		out, err := t.exec(ctx, t.save, []string{"-t", s.table.String()}, nil)
-		if err != nil {
-			return false, err
-		}
-		same = same && drift(e.names, s.table, s.write, nil, parseSave(out), true) == ""
+		same = same && drift(e.names, s.table, s.write, nil, have[s.table], true) == ""
 	}
 	return same, nil
 }

@@ -22,6 +22,7 @@ func TestIsolation(t *testing.T) {
 	all := modeltest.Big(40, 2)
 	for _, lines := range []string{"right", "one off", "of another service", "none"} {
 		t.Run(lines, func(t *testing.T) {
+			t.Parallel()
 			ns := newNS(t)
 			p := open(t, Config{NetNS: ns.FD(), Variant: NFT})
 			bad := map[model.ServiceName]bool{modeltest.BigName(7): true, modeltest.BigName(30): true}

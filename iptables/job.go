@@ -60,10 +60,10 @@ func (j *job) converge(ctx context.Context, n names) error {
 	return nil
 }
 
-// each does something for all jobs: at the same time, but for the legacy variant, whose programs wait for one lock.
-func (w *work) each(jobs []*job, do func(*job) error) error {
+// each does something for all jobs: at the same time where that is of any use.
+func (w *work) each(jobs []*job, together bool, do func(*job) error) error {
 	errs := make([]error, len(jobs))
-	if w.variant == Legacy {
+	if !together {
 		for i, j := range jobs {
 			if errs[i] = do(j); errs[i] != nil {
 				break
@@ -100,7 +100,8 @@ func (w *work) run(jobs []*job, before []marks) error {
 			return err
 		}
 	}
-	err := w.each(jobs, func(j *job) error {
+	// The programs of the legacy variant would wait for one lock.
+	err := w.each(jobs, w.variant != Legacy, func(j *job) error {
 		if err := j.commit(w.ctx, j.script); err != nil {
 			return &scriptError{j.script, j.family, err}
 		}

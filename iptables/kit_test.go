@@ -37,11 +37,14 @@ func TestMain(m *testing.M) {
 
 var variants = []Variant{NFT, Legacy}
 
-// eachVariant runs a test for both variants.
+// eachVariant runs a test for both variants, at the same time: what follows in the test comes before.
 func eachVariant(t *testing.T, f func(t *testing.T, v Variant)) {
 	t.Helper()
 	for _, v := range variants {
-		t.Run(v.String(), func(t *testing.T) { f(t, v) })
+		t.Run(v.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, v)
+		})
 	}
 }
 
@@ -110,7 +113,7 @@ func saved(tb testing.TB, netns int, v Variant) string {
 	var all strings.Builder
 	for _, f := range model.Families {
 		t := &tools{family: f, variant: v, ns: &namespace{netns}}
-		if there, err := t.instantiated(); err != nil || !there {
+		if there, err := t.instantiated(); err != nil || len(there) == 0 {
 			require.NoError(tb, err)
 			continue
 		}

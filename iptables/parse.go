@@ -15,6 +15,16 @@ type listing struct {
 	rules    int
 }
 
+// parseTables reads the output of iptables-save for several tables. Those that it does not name are empty.
+func parseTables(out []byte) (all [len(tables)]listing) {
+	for _, t := range tables {
+		_, own, _ := bytes.Cut(out, []byte("*"+t.String()+"\n"))
+		own, _, _ = bytes.Cut(own, []byte("\nCOMMIT\n"))
+		all[t] = parseSave(own)
+	}
+	return all
+}
+
 // parseSave reads the output of iptables-save -t table.
 func parseSave(out []byte) listing {
 	l := listing{readable: true, chains: map[string][]string{}, policies: map[string]string{}}

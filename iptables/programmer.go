@@ -40,6 +40,13 @@ var _ model.Programmer = (*Programmer)(nil)
 // wraps ErrInvalid for a Config that makes no sense, ErrNotSupported where the host lacks iptables, ErrPermission where
 // the process may not use it.
 func New(ctx context.Context, cfg Config) (*Programmer, error) {
+	return newProgrammer(ctx, cfg, (*tools).learn)
+}
+
+// A learner finds out what the kernel and the programs can do: tools.learn, but in some tests.
+type learner func(t *tools, ctx context.Context, cfg Config) (ability, error)
+
+func newProgrammer(ctx context.Context, cfg Config, learn learner) (*Programmer, error) {
 	cfg, err := cfg.settled()
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
@@ -49,7 +56,7 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	p := &Programmer{cfg: cfg, names: names{cfg.Prefix}, ns: ns}
-	if err := p.open(ctx); err != nil {
+	if err := p.open(ctx, learn); err != nil {
 		ns.close()
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
@@ -58,7 +65,7 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 }
 
 // open settles for a variant and makes the sides.
-func (p *Programmer) open(ctx context.Context) (err error) {
+func (p *Programmer) open(ctx context.Context, learn learner) (err error) {
 	f := &finder{cfg: p.cfg, ns: p.ns}
 	p.variant, p.leftover, err = f.choose(ctx)
 	if err != nil {
@@ -78,7 +85,7 @@ func (p *Programmer) open(ctx context.Context) (err error) {
 			return err
 		}
 		s := &side{tools: t}
-		if s.ability, err = t.learn(ctx, p.cfg); err != nil {
+		if s.ability, err = learn(t, ctx, p.cfg); err != nil {
 			return err
 		}
 		common.label = common.label && s.label

@@ -94,15 +94,41 @@ func (t *tools) generation() (uint32, error) {
 	return 0, errors.New("nf_tables generation: the kernel does not say")
 }
 
-// chainNames lists the chains of a table of nf_tables, whatever is in them.
-func (t *tools) chainNames(tbl table) ([]string, error) {
-	const getChain, chainTable, chainName = 4, 1, 3 // NFT_MSG_GETCHAIN, NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
+// dump asks nf_tables for all objects of a kind in the family.
+func (t *tools) dump(getMessage uint16) ([]netlink.Message, error) {
 	conn, err := t.netfilter()
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	msgs, err := conn.Execute(nftMessage(getChain, t.family, netlink.Request|netlink.Dump))
+	return conn.Execute(nftMessage(getMessage, t.family, netlink.Request|netlink.Dump))
+}
+
+// nftTables lists the tables of nf_tables, whoever made them; none where the kernel does without nf_tables.
+func (t *tools) nftTables() ([]string, error) {
+	const getTable, tableName = 1, 1 // NFT_MSG_GETTABLE, NFTA_TABLE_NAME
+	msgs, err := t.dump(getTable)
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
+		return nil, nil
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("nf_tables: %w: %w", model.ErrPermission, err)
+	case err != nil:
+		return nil, fmt.Errorf("nf_tables: %w", err)
+	}
+	var names []string
+	for _, m := range msgs {
+		if name, ok, err := attribute(m, tableName); ok && err == nil {
+			names = append(names, text(name))
+		}
+	}
+	return names, nil
+}
+
+// chainNames lists the chains of a table of nf_tables, whatever is in them.
+func (t *tools) chainNames(tbl table) ([]string, error) {
+	const getChain, chainTable, chainName = 4, 1, 3 // NFT_MSG_GETCHAIN, NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
+	msgs, err := t.dump(getChain)
 	if err != nil {
 		return nil, fmt.Errorf("nf_tables chains: %w", err)
 	}

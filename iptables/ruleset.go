@@ -158,10 +158,13 @@ const (
 	stateTranslated = "-m conntrack --ctstate DNAT"
 	stateInvalid    = "-m conntrack --ctstate INVALID"
 
-	targetAccept = "-j ACCEPT"
-	targetDrop   = "-j DROP"
-	targetReturn = "-j RETURN"
-	targetReset  = "-j REJECT --reject-with tcp-reset"
+	targetAccept          = "-j ACCEPT"
+	targetDrop            = "-j DROP"
+	targetReturn          = "-j RETURN"
+	targetMasquerade      = "-j MASQUERADE"
+	targetMasqueradeFully = targetMasquerade + " --random-fully"
+
+	targetReset = "-j REJECT --reject-with tcp-reset"
 )
 
 // targetRefuse answers that nobody listens.

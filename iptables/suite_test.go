@@ -15,15 +15,18 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, func(t *testing.T, v Variant) { modeltest.Run(t, suiteTarget(v)) })
 }
 
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	eachVariant(t, func(t *testing.T, v Variant) { modeltest.RunVectors(t, suiteTarget(v)) })
 }
 
 // TestVectorsWithoutModules plays the vectors as on a kernel that has neither xt_bpf nor xt_connlabel.
 func TestVectorsWithoutModules(t *testing.T) {
+	t.Parallel()
 	target := suiteTarget(NFT)
 	able := target.New
 	target.New = func(tb testing.TB, w modeltest.World) model.Programmer {
@@ -39,11 +42,11 @@ func TestVectorsWithoutModules(t *testing.T) {
 }
 
 func suiteTarget(v Variant) modeltest.Target {
-	f := &refusing{names: map[model.ServiceName]error{}}
+	f := &refusing{names: map[model.ServiceName]error{}, learned: map[model.Family]ability{}}
 	make := func(prefix string) func(testing.TB, modeltest.World) model.Programmer {
 		return func(tb testing.TB, w modeltest.World) model.Programmer {
 			tb.Helper()
-			p, err := New(context.Background(), Config{NetNS: w.NetNS(), Variant: v, Prefix: prefix, RejectOtherPorts: true})
+			p, err := newProgrammer(context.Background(), Config{NetNS: w.NetNS(), Variant: v, Prefix: prefix, RejectOtherPorts: true}, f.learn)
 			require.NoError(tb, err)
 			for _, s := range p.sides {
 				s.exec = f.wrap(s.exec)
@@ -72,8 +75,22 @@ func suiteTarget(v Variant) modeltest.Target {
 
 // refusing makes iptables-restore refuse whatever is for certain services.
 type refusing struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows
 	names map[model.ServiceName]error
+	// learned is what the first Programmer found out. The suite makes hundreds, and the kernel stays the same.
+	learned map[model.Family]ability
+}
+
+func (r *refusing) learn(t *tools, ctx context.Context, cfg Config) (a ability, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a, known := r.learned[t.family]
+	if !known {
+		if a, err = t.learn(ctx, cfg); err == nil {
+			r.learned[t.family] = a
+		}
+	}
+	return a, err
 }
 
 func (r *refusing) set(name model.ServiceName, err error) {
@@ -89,15 +106,23 @@ type runner = func(context.Context, string, []string, []byte) ([]byte, error)
 
 func (r *refusing) wrap(run runner) runner {
 	return func(ctx context.Context, program string, args []string, stdin []byte) ([]byte, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for name, err := range r.names {
-			if concerns(stdin, name) {
-				return nil, &toolError{program: program, code: 1, refusal: true, cause: err}
-			}
+		if err := r.refuses(stdin); err != nil {
+			return nil, &toolError{program: program, code: 1, refusal: true, cause: err}
 		}
 		return run(ctx, program, args, stdin)
 	}
+}
+
+// refuses returns the error with which a script is refused, if it is.
+func (r *refusing) refuses(script []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, err := range r.names {
+		if concerns(script, name) {
+			return err
+		}
+	}
+	return nil
 }
 
 // concerns reports whether a script has rules for a service: by its comment, or in a chain of its own.

@@ -129,11 +129,6 @@ func (t *tools) hasRule(ctx context.Context, tbl table, chain string, rule ...st
 	return t.ask(ctx, func(lib *goiptables.IPTables) (bool, error) { return lib.Exists(tbl.String(), chain, rule...) })
 }
 
-// hasRandomFully reports whether the programs know MASQUERADE --random-fully.
-func (t *tools) hasRandomFully(ctx context.Context) (bool, error) {
-	return t.ask(ctx, func(lib *goiptables.IPTables) (bool, error) { return lib.HasRandomFully(), nil })
-}
-
 // meaning turns an error of go-iptables into one of ours.
 func (t *tools) meaning(err error) error {
 	var tool *goiptables.Error

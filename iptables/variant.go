@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/model"
@@ -74,7 +75,8 @@ func (f *finder) look(ctx context.Context, v Variant) (*holding, error) {
 
 // add looks at one family.
 func (h *holding) add(ctx context.Context, t *tools, n names) error {
-	if there, err := t.instantiated(); err != nil || !there {
+	there, err := t.instantiated()
+	if err != nil || len(there) == 0 {
 		return err
 	}
 	ours, err := t.hasChain(ctx, nat, n.fixed(chainCanary))
@@ -97,15 +99,17 @@ func (h *holding) add(ctx context.Context, t *tools, n names) error {
 	return nil
 }
 
-// instantiated reports whether there can be rules. The legacy variant makes a table by being asked for it, so it must
-// not be asked for tables that are not there.
-func (t *tools) instantiated() (bool, error) {
-	if t.variant != Legacy {
-		return true, nil
+// instantiated returns those of iptables' tables that there are. The legacy variant makes a table by being asked for it, so
+// it must not be asked for others.
+func (t *tools) instantiated() ([]string, error) {
+	if t.variant == Legacy {
+		return t.legacyTables()
 	}
-	tables, err := t.legacyTables()
-	return len(tables) > 0, err
+	all, err := t.nftTables()
+	return slices.DeleteFunc(all, func(name string) bool { return !slices.Contains(builtinTables[:], name) }), err
 }
+
+var builtinTables = [...]string{"filter", "nat", "mangle", "raw", "security"}
 
 // legacyTables returns the names of the tables that the legacy variant has in the namespace.
 func (t *tools) legacyTables() ([]string, error) {

@@ -140,7 +140,7 @@ func (w *work) attempt(refused map[model.ServiceName]error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.each(jobs, func(j *job) error { return j.converge(w.ctx, w.names) }); err != nil {
+	if err := w.each(jobs, true, func(j *job) error { return j.converge(w.ctx, w.names) }); err != nil {
 		return err
 	}
 	w.step("read")
