@@ -139,6 +139,27 @@ func ExampleCleaner_Tune() {
 	// the second time: 0
 }
 
+// What was done so far, for metrics.
+func ExampleCleaner_Stats() {
+	ctx := context.Background()
+	ns := newNamespace()
+	defer ns.Close()
+	cleaner, err := conntrack.New(ctx, conntrack.Config{NetNS: ns.FD(), SecondLook: time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	defer cleaner.Close()
+	addFlow(ns, "10.128.0.100:40000", "172.20.9.1:53", "10.128.0.11:5353") // of an endpoint that is gone
+	cleaner.Syncing(stateOf(netip.MustParseAddrPort("10.128.0.12:5353")))
+	cleaner.Programmed(model.Result{}, nil)
+	if _, err := cleaner.Settle(ctx); err != nil {
+		panic(err)
+	}
+	s := cleaner.Stats()
+	fmt.Println("stale:", s.Stale, "deleted:", s.Deleted, "failed:", s.Failed)
+	// Output: stale: 1 deleted: 1 failed: 0
+}
+
 // What is missing, before anything depends on it.
 func ExampleProbe() {
 	ns := newNamespace()

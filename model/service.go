@@ -212,7 +212,12 @@ func (f Frontend) Family() Family { return FamilyOf(f.Addr.Addr()) }
 // Restricted reports whether only some addresses may come in.
 func (f Frontend) Restricted() bool { return len(f.SourceRanges) > 0 }
 
-func (f Frontend) String() string { return f.Kind.String() + " " + f.Addr.String() }
+func (f Frontend) String() string {
+	if f.Kind == NodePort && !f.Addr.Addr().IsValid() {
+		return fmt.Sprintf("%s %d", f.Kind, f.Addr.Port())
+	}
+	return f.Kind.String() + " " + f.Addr.String()
+}
 
 // A FrontendKey is what may belong to one service only: an address, port and protocol, or, with the address 0.0.0.0
 // or ::, a node port of that family.
