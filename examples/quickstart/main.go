@@ -1,7 +1,7 @@
 // Quickstart balances HTTP requests over three servers and shows each step of it:
 //
 //	sudo go run ./examples/quickstart
-//	sudo go run ./examples/quickstart -backend nftables
+//	sudo go run ./examples/quickstart -backend iptables
 //
 // Client, node and servers live in network namespaces without names, which end with the program: it changes nothing on
 // the machine that it runs on. Read run from the top; world.go builds the network around it, traffic.go asks.
@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/example"
+	"github.com/headgate/headgate/iptables"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/nftables"
 )
@@ -33,12 +34,24 @@ type backend struct {
 }
 
 var backends = map[string]backend{
+	"iptables":        overIptables(iptables.Auto, "iptables-save"), // whichever variant this host uses
+	"iptables-legacy": overIptables(iptables.Legacy, "iptables-legacy-save"),
+	"iptables-nft":    overIptables(iptables.NFT, "iptables-nft-save"),
 	"nftables": {
 		open: func(ctx context.Context, netns int) (model.Programmer, error) {
 			return nftables.New(ctx, nftables.Config{NetNS: netns})
 		},
 		list: []string{"nft", "list", "ruleset"},
 	},
+}
+
+func overIptables(v iptables.Variant, list string) backend {
+	return backend{
+		open: func(ctx context.Context, netns int) (model.Programmer, error) {
+			return iptables.New(ctx, iptables.Config{NetNS: netns, Variant: v})
+		},
+		list: []string{list},
+	}
 }
 
 func main() {

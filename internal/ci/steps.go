@@ -63,7 +63,7 @@ func (t tree) inVM() []command {
 
 // exampleArgs has the arguments of those examples that need some.
 var exampleArgs = map[string][][]string{
-	"examples/quickstart": {{"-backend", "nftables"}},
+	"examples/quickstart": {{"-backend", "iptables-legacy"}, {"-backend", "iptables-nft"}, {"-backend", "nftables"}},
 	"examples/fileproxy":  {{"check", "services.yaml"}}, // its demo runs it
 }
 
@@ -86,6 +86,8 @@ func (t tree) examples() []command {
 func (t tree) benches() []command {
 	small := []string{"-services", "100", "-endpoints", "3", "-affinity", "10", "-restricted", "10", "-connect", "50", "-runs", "1"}
 	return []command{
+		{args: append([]string{"go", "run", "./internal/bench", "-backend", "iptables", "-variant", "legacy"}, small...)},
+		{args: append([]string{"go", "run", "./internal/bench", "-backend", "iptables", "-variant", "nft"}, small...)},
 		{args: append([]string{"go", "run", "./internal/bench", "-backend", "nftables"}, small...)},
 		{args: []string{"go", "run", "./internal/bench", "-conntrack", "-flows", "5000", "-stale", "100"}},
 	}
