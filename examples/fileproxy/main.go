@@ -116,7 +116,10 @@ func cleanupCommand(ctx context.Context, cfg config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return cleanup(ctx, candidates, log)
+	if err := cleanup(ctx, candidates, log); err != nil || len(candidates) == 1 {
+		return err
+	}
+	return memory{cfg.dir}.forget()
 }
 
 func checkCommand(args []string) error {

@@ -29,7 +29,8 @@ type proxy struct {
 	syncer  *model.Syncer
 	metrics *prom.Registry
 
-	addrs *nodewatch.Watcher
+	addrs  *nodewatch.Watcher
+	memory memory
 
 	// mu guards what follows.
 	mu   sync.Mutex
@@ -59,7 +60,7 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return err
 	}
 	defer addrs.Close()
-	p := &proxy{cfg: cfg, log: log, metrics: prom.NewRegistry(), addrs: addrs, file: fileReport{Path: cfg.file}}
+	p := &proxy{cfg: cfg, log: log, metrics: prom.NewRegistry(), addrs: addrs, memory: memory{cfg.dir}, file: fileReport{Path: cfg.file}}
 	flows := prometheus.Config{}
 	sync := model.SyncerConfig{Nodes: addrs, Logger: log, CheckPeriod: cfg.within / 3}
 	if cleaner, err := conntrack.New(ctx, conntrack.Config{}); err != nil {
@@ -92,6 +93,7 @@ func (p *proxy) serve(ctx context.Context, backend string) error {
 	parts.Go(func() { watch(ctx, p.cfg.file, p.log, func() { p.load(false) }) })
 	parts.Go(func() { p.resyncs(ctx) })
 	parts.Go(func() { p.settle(ctx, backend) })
+	p.recall()
 	p.load(true)
 	err = p.syncer.Run(ctx)
 	stop(err)
@@ -101,6 +103,21 @@ func (p *proxy) serve(ctx context.Context, backend string) error {
 	}
 	p.log.Info("stopped: the rules stay in the kernel", "err", err)
 	return err
+}
+
+// recall takes up what was wanted before this program ran, to which the file is compared.
+func (p *proxy) recall() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want, since, ok, err := p.memory.state()
+	if ok {
+		err = p.syncer.Replace(want)
+	}
+	if err != nil {
+		p.log.Warn("cannot recall what was wanted before", "err", err)
+	} else if ok {
+		p.want, p.file.Taken = want, since
+	}
 }
 
 // load reads the file and hands what it says to the Syncer. If it has not changed, only force makes it be taken anew.
@@ -128,6 +145,9 @@ func (p *proxy) load(force bool) {
 		return
 	}
 	p.want = doc.state
+	if err := p.memory.keep(p.want); err != nil {
+		p.log.Warn("cannot keep what is wanted for the next start", "err", err)
+	}
 	p.file = fileReport{Path: p.cfg.file, Taken: time.Now(), Faults: map[model.ServiceName]string{}}
 	for _, name := range slices.Sorted(maps.Keys(doc.faults)) {
 		p.file.Faults[name] = doc.faults[name].Error()
@@ -156,14 +176,13 @@ func (p *proxy) resyncs(ctx context.Context) {
 }
 
 // settle does what is to be done once, after everything has been programmed: it tells systemd, and removes what an
-// earlier run may have left of another backend. The note of who that was is as short-lived as the rules: both end when the machine does.
+// earlier run may have left of another backend.
 func (p *proxy) settle(ctx context.Context, backend string) {
 	if p.syncer.Wait(ctx) != nil {
 		return
 	}
 	p.tell("READY=1", "")
-	note := filepath.Join(p.cfg.dir, "backend")
-	last, _ := os.ReadFile(note)
+	last, _ := os.ReadFile(p.memory.path(lastBackend)) // none is no backend's name
 	if c, err := named(backends(p.cfg.setSysctls), strings.TrimSpace(string(last))); err == nil && len(c) == 1 && c[0].Name != backend {
 		if err := retire(ctx, c[0], p.log); err != nil {
 			p.log.Error("cannot remove what the other backend has: trying again with the next start", "backend", c[0].Name, "err", err)
@@ -171,7 +190,7 @@ func (p *proxy) settle(ctx context.Context, backend string) {
 		}
 		p.log.Info("removed what the other backend had", "backend", c[0].Name)
 	}
-	if err := os.WriteFile(note, []byte(backend+"\n"), 0o644); err != nil {
+	if err := p.memory.write(lastBackend, []byte(backend+"\n")); err != nil {
 		p.log.Warn("noting the backend", "err", err)
 	}
 }

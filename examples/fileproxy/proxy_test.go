@@ -72,7 +72,7 @@ func TestLife(t *testing.T) {
 			r.badFile()
 			r.flushed("alpha", "beta", "gamma")
 			r.killed()
-			r.stopped(backend)
+			r.stopped()
 		})
 	}
 }
@@ -157,9 +157,17 @@ func (r *rig) killed() {
 	require.Error(t, r.end(unix.SIGKILL))
 	r.write(broken)
 	r.run()
-	r.until("it is back", func(r report) bool { return r.File.Err != "" })
+	after := r.until("it is back", programmed("shop/web", 3))
+	require.NotEmpty(t, after.File.Err)
 	code, _ := r.get("/healthz")
-	require.Equal(t, 503, code, "nobody knows what the kernel holds")
+	require.Equal(t, 200, code)
+	r.answers("alpha", "beta", "gamma")
+
+	require.Error(t, r.end(unix.SIGKILL))
+	r.write(brokenWebGoodDNS)
+	r.run()
+	after = r.until("it is back", programmed("shop/dns", 1))
+	require.Len(t, after.service("shop/web").Endpoints, 3, "it has its last good form")
 	r.answers("alpha", "beta", "gamma")
 	r.write(gammaAlone)
 	r.until("it has the repaired file", programmed("shop/web", 1))
@@ -167,7 +175,7 @@ func (r *rig) killed() {
 }
 
 // stopped ends the program as systemd does, and cleans up.
-func (r *rig) stopped(backend string) {
+func (r *rig) stopped() {
 	t := r.t
 	out, err := r.client("-cleanup")
 	require.Error(t, err, "while it runs")
@@ -178,9 +186,15 @@ func (r *rig) stopped(backend string) {
 	r.answers("gamma")
 	_, err = r.client("status")
 	require.Error(t, err)
-	out, err = r.client("-cleanup", "-backend", backend)
+	out, err = r.client("-cleanup")
 	require.NoError(t, err, out)
 	r.silent()
+	r.write(broken)
+	r.run()
+	r.until("it is back", func(r report) bool { return r.File.Err != "" })
+	code, _ := r.get("/healthz")
+	require.Equal(t, 503, code, "nobody knows what is wanted")
+	require.NoError(t, r.end(unix.SIGTERM))
 	rules := r.sh("nft", "list", "ruleset")
 	require.NotContains(t, rules, "fileproxy")
 	require.NotContains(t, rules, "FILEPROXY")
