@@ -62,45 +62,45 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	defer addrs.Close()
 	p := &proxy{cfg: cfg, log: log, metrics: prom.NewRegistry(), addrs: addrs, memory: memory{cfg.dir}, file: fileReport{Path: cfg.file}}
 	flows := prometheus.Config{}
-	sync := model.SyncerConfig{Nodes: addrs, Logger: log, CheckPeriod: cfg.within / 3}
+	drive := model.SyncerConfig{Nodes: addrs, Logger: log, CheckPeriod: cfg.within / 3}
 	if cleaner, err := conntrack.New(ctx, conntrack.Config{}); err != nil {
 		log.Warn("flows to endpoints that are gone will not be forgotten", "err", err)
 	} else {
 		defer cleaner.Close()
-		sync.Cleaner = cleaner
+		drive.Cleaner = cleaner
 		flows.Usage = func(ctx context.Context) (prometheus.Usage, error) {
 			u, err := cleaner.Usage(ctx)
 			return prometheus.Usage(u), err
 		}
 	}
 	collector := prometheus.New(flows)
-	sync.Observer = collector
-	p.syncer = model.NewSyncer(choice.Programmer, sync)
+	drive.Observer = collector
+	p.syncer = model.NewSyncer(choice.Programmer, drive)
 	p.metrics.MustRegister(collector, fileMetrics{p})
 	return p.serve(ctx, choice.Name)
 }
 
 // serve runs everything until ctx is over or one part of it fails.
 func (p *proxy) serve(ctx context.Context, backend string) error {
-	ctx, stop := context.WithCancelCause(ctx)
+	parts, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	closeServers, err := p.listen(stop)
 	if err != nil {
 		return err
 	}
 	defer closeServers()
-	var parts sync.WaitGroup
-	parts.Go(func() { watch(ctx, p.cfg.file, p.log, func() { p.load(false) }) })
-	parts.Go(func() { p.resyncs(ctx) })
-	parts.Go(func() { p.settle(ctx, backend) })
 	p.recall()
 	p.load(true)
-	err = p.syncer.Run(ctx)
-	stop(err)
-	parts.Wait()
-	if err == nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-		err = context.Cause(ctx)
+	var all sync.WaitGroup
+	all.Go(func() { watch(parts, p.cfg.file, p.log, func() { p.load(false) }) })
+	all.Go(func() { p.resyncs(parts) })
+	all.Go(func() { p.settle(parts, backend) })
+	err = p.syncer.Run(parts)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(parts)
 	}
+	stop(err)
+	all.Wait()
 	p.log.Info("stopped: the rules stay in the kernel", "err", err)
 	return err
 }
