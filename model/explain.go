@@ -227,33 +227,25 @@ func (a *asked) nodePorts() bool {
 		return false
 	}
 	prefixes, limited := a.node.NodePortPrefixes(a.family)
-	return !limited || slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(to) })
+	return !limited || containsAddr(prefixes, to)
 }
 
 // unclaimed answers for a packet that no frontend is for.
 func (a *asked) unclaimed() {
 	to := a.q.To.Addr()
-	inRange := slices.ContainsFunc(a.node.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(to) })
 	switch {
 	case a.ofFrontend(to, func(f Frontend) bool { return f.Kind == Internal }):
 		a.fate(FateRefused, "%s is a virtual address, and no service is at this port and protocol", to)
-	case inRange && !a.ofFrontend(to, func(Frontend) bool { return true }):
+	case containsAddr(a.node.ServiceRanges, to) && !a.ofFrontend(to, func(Frontend) bool { return true }):
 		a.fate(FateDropped, "%s is in a service range, and no service is there", to)
 	default:
 		a.fate(FateUntouched, "no service is there")
 	}
 }
 
-// mayEnter reports whether the frontend's source ranges let the packet in.
+// mayEnter reports whether the packet's source may come in by the frontend.
 func (a *asked) mayEnter(form *Resolved, front Frontend) bool {
-	holds := func(addr netip.Addr) bool {
-		return slices.ContainsFunc(front.SourceRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
-	}
-	if !front.Restricted() || holds(a.from) {
-		return true
-	}
-	loops := slices.ContainsFunc(form.Frontends, func(f Frontend) bool { return f.Kind == External && f.Addr.Addr() == a.from })
-	return loops && slices.ContainsFunc(a.node.Primary, holds)
+	return !front.Restricted() || containsAddr(form.Sources(front, a.node.Primary), a.from)
 }
 
 // terms returns the policy by which the packet is balanced, and whether the client is hidden as a rule.

@@ -27,6 +27,7 @@ type Node struct {
 	// owns are dropped instead of leaving the node. Empty drops nothing.
 	ServiceRanges []netip.Prefix
 	// MasqueradeAll hides every client behind the node's address, except where External Local keeps it.
+	// KeepClientAddress means nothing beside it.
 	MasqueradeAll bool
 	// KeepClientAddress does without masquerading, for external frontends and node ports with policy Cluster, where
 	// the chosen endpoint is on this node. Replies must come back through this node.
@@ -89,7 +90,7 @@ func (d LocalDetector) Detects(f Family) bool {
 
 // Internal reports whether d recognises a packet from src that came in on the named interface, empty for the node itself.
 func (d LocalDetector) Internal(src netip.Addr, iface string) bool {
-	return slices.ContainsFunc(d.Prefixes, func(p netip.Prefix) bool { return p.Contains(src) }) ||
+	return containsAddr(d.Prefixes, src) ||
 		iface != "" && slices.ContainsFunc(d.Interfaces, func(p string) bool { return strings.HasPrefix(iface, p) })
 }
 
@@ -139,8 +140,7 @@ func (n Node) NodePortAddrs(f Family) []netip.Addr {
 	prefixes, limited := n.NodePortPrefixes(f)
 	var addrs []netip.Addr
 	for _, a := range n.Addrs {
-		in := func(p netip.Prefix) bool { return p.Contains(a) }
-		if FamilyOf(a) == f && !a.IsLoopback() && (!limited || slices.ContainsFunc(prefixes, in)) {
+		if FamilyOf(a) == f && !a.IsLoopback() && (!limited || containsAddr(prefixes, a)) {
 			addrs = append(addrs, a)
 		}
 	}

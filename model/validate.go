@@ -190,39 +190,3 @@ func rangesOf(f Family, ranges []netip.Prefix) []netip.Prefix {
 	}
 	return own
 }
-
-// MergePrefixes returns the fewest prefixes of one family that cover the same addresses as those given, which must be
-// valid and of one family: sorted, disjoint, and no two of them siblings.
-func MergePrefixes(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := make([]netip.Prefix, len(prefixes))
-	for i, p := range prefixes {
-		sorted[i] = p.Masked()
-	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
-	var out []netip.Prefix
-	for _, p := range sorted {
-		if n := len(out); n > 0 && out[n-1].Contains(p.Addr()) && out[n-1].Bits() <= p.Bits() {
-			continue
-		}
-		out = append(out, p)
-		for n := len(out); n > 1 && siblings(out[n-2], out[n-1]); n = len(out) {
-			out[n-2] = netip.PrefixFrom(out[n-2].Addr(), out[n-2].Bits()-1)
-			out = out[:n-1]
-		}
-	}
-	return out
-}
-
-// siblings reports whether a and b are the lower and the upper half of one prefix.
-func siblings(a, b netip.Prefix) bool {
-	if a.Bits() != b.Bits() || a.Bits() == 0 {
-		return false
-	}
-	parent := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
-	return parent.Addr() == a.Addr() && parent.Contains(b.Addr())
-}

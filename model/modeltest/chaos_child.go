@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +32,7 @@ func ChaosCommand(tb testing.TB, w World, test string) *exec.Cmd {
 	netns := os.NewFile(uintptr(fd), "netns") // closed when the command has begun
 	cmd := exec.Command(self, "-test.run=^"+test+"$", "-test.timeout=1m", childArg)
 	cmd.ExtraFiles = []*os.File{netns}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	endWithUs(cmd)
 	return cmd
 }
 

@@ -29,7 +29,8 @@
 //
 // The suite makes worlds of real packets ([NewLab], which needs root), and goes through all [Scenarios] and all that
 // model.Programmer promises. Give it the hooks of [Target] too: what it cannot do without them it skips, and says so.
-// [RunVectors] plays a collection of packets with known verdicts on top.
+// [RunVectors] plays a collection of packets with known verdicts on top. The package builds wherever Go does what
+// x/sys/unix needs, so that a Fake serves on any developer's machine; the lab is on Linux alone.
 //
 // Where the backend cannot do what others do, two things are possible. A service that it cannot do at all it refuses,
 // with model.ErrNotSupported, for which its FeatureSet is enough. Where it answers otherwise, its FeatureSet names the

@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -32,7 +31,7 @@ func (os objects) render(r *model.Resolved, node model.Node) {
 		}
 		key := frontKey{r.Key(f)}
 		os[key] = object{r.Name, frontValue{group: group, kind: f.Kind, policy: r.Service.Policy(f.Kind), restricted: f.Restricted()}}
-		for _, p := range ranges(r, f, node) {
+		for _, p := range r.Sources(f, node.Primary) {
 			os[rangeKey{key, p}] = object{r.Name, nothing{}}
 		}
 	}
@@ -47,21 +46,6 @@ func (os objects) renderGroup(r *model.Resolved, k groupKey) {
 			os[memberKey{k, policy, e.Addr}] = object{r.Name, memberValue{weight: e.Weight, local: e.Local}}
 		}
 	}
-}
-
-// ranges returns who may come in by a frontend. Where the node may, so may what the service's external addresses send.
-func ranges(r *model.Resolved, f model.Frontend, node model.Node) []netip.Prefix {
-	holdsNode := slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return slices.ContainsFunc(node.Primary, p.Contains) })
-	if !holdsNode {
-		return f.SourceRanges
-	}
-	all := slices.Clone(f.SourceRanges)
-	for _, g := range r.Frontends {
-		if g.Kind == model.External && g.Family() == f.Family() {
-			all = append(all, netip.PrefixFrom(g.Addr.Addr(), f.Family().Bits()))
-		}
-	}
-	return model.MergePrefixes(all)
 }
 
 // renderNode adds the settings of the table.

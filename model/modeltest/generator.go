@@ -97,7 +97,7 @@ func (g *generator) endpoints() []model.Endpoint {
 func (g *generator) node() model.Node {
 	return nodeWith(func(n *model.Node) {
 		n.MasqueradeAll = g.one(4)
-		n.KeepClientAddress = !n.MasqueradeAll && g.one(4)
+		n.KeepClientAddress = g.one(4)
 		if g.one(3) {
 			n.Zone = "zone-2"
 		}

@@ -11,5 +11,5 @@
 // yet found to be unique or found not to be, and for IPv6 link-local ones, which mean nothing without their link.
 //
 // It writes nothing and needs no privilege, but to enter another namespace than that of the calling thread
-// (CAP_SYS_ADMIN). It works on every Linux that Go does, and starts no goroutine of its own.
+// (CAP_SYS_ADMIN). It works on every Linux that Go does, and on nothing else. It starts no goroutine of its own.
 package nodewatch

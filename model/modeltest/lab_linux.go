@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/headgate/headgate/internal/lab"
@@ -161,3 +163,6 @@ type labConn struct{ *peers.Conn }
 
 // Endpoint is who accepted the connection.
 func (c labConn) Endpoint() netip.AddrPort { return c.At() }
+
+// endWithUs makes the kernel kill a command when this process ends.
+func endWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
