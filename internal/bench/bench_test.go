@@ -35,6 +35,7 @@ var (
 		"iptables -variant nft":    {"variant", "rules_passed", "noop_restore_seconds"},
 	}
 	connectFields = []string{"direct_p50_microseconds", "vip_p50_microseconds", "direct_p99_microseconds", "vip_p99_microseconds", "connect_ratio"}
+	churnFields   = []string{"churn_changes", "churn_applies", "churn_cpu_microseconds", "churn_p50_milliseconds", "churn_p99_milliseconds"}
 )
 
 // TestEachBackend runs the bench small. It asserts no time.
@@ -49,6 +50,7 @@ func TestEachBackend(t *testing.T) {
 			}{
 				{[]string{"-services", "20", "-endpoints", "3", "-dump", dump}, fields},
 				{[]string{"-services", "3", "-endpoints", "1", "-affinity", "2", "-restricted", "3", "-connect", "20"}, slices.Concat(fields, connectFields)},
+				{[]string{"-services", "200", "-endpoints", "2", "-churn", "1500ms"}, slices.Concat(fields, churnFields)},
 			} {
 				var out bytes.Buffer
 				require.NoError(t, run(t.Context(), slices.Concat(sc.args, strings.Fields("-runs 1 -backend "+name)), &out, io.Discard))
@@ -128,7 +130,8 @@ func TestArguments(t *testing.T) {
 		{"-services 1000000 -endpoints 1000000", "-endpoints must be at least 1"},
 		{"-services 10 -affinity 11", "count services, of which there are 10"},
 		{"-services 10 -restricted -1", "count services, of which there are 10"},
-		{"-connect -1", "-connect must not be negative"},
+		{"-churn -1s", "-connect and -churn must not be negative"},
+		{"-connect -1", "-connect and -churn must not be negative"},
 		{"-runs 0", "nor -runs less than 1"},
 		{"more", `unexpected argument "more"`},
 		{"-replay /nowhere", "no such file"},

@@ -23,6 +23,7 @@
 //	rules_passed                     of iptables: the most rules that the first packet of a connection passes, see rulesPassed
 //	noop_restore_seconds             of iptables: an iptables-restore that changes nothing, of the nat table as it is
 //	direct_…, vip_…, connect_ratio   with -connect, see measureConnect
+//	churn_…                          with -churn, see churnReport
 //
 // With -conntrack it measures package conntrack instead, see conntrackResult.
 //
@@ -39,6 +40,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,9 +68,10 @@ func explain(err error) error {
 type config struct {
 	backend, variant    string
 	services, endpoints int
-	affinity            int // so many of the services have affinity
-	restricted          int // so many of the services have source ranges
-	connect             int // dials of each kind and round; 0: none
+	affinity            int           // so many of the services have affinity
+	restricted          int           // so many of the services have source ranges
+	connect             int           // dials of each kind and round; 0: none
+	churn               time.Duration // 0: none
 	runs                int
 	dump                string
 }
@@ -84,6 +87,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&cfg.affinity, "affinity", 0, "give so many of the services affinity")
 	flags.IntVar(&cfg.restricted, "restricted", 0, "give so many of the services source ranges")
 	flags.IntVar(&cfg.connect, "connect", 0, "time so many TCP connections to the last service, and as many directly to its endpoints, in each of five rounds")
+	flags.DurationVar(&cfg.churn, "churn", 0, "for so long, let one in a hundred services change every second, by way of a Syncer")
 	flags.IntVar(&cfg.runs, "runs", 3, "runs, of three repetitions each, of which the figures are medians")
 	flags.StringVar(&cfg.dump, "dump", "", "write the bytes of the first Sync to this `file`, for -replay")
 	replay := flags.String("replay", "", "send what -dump wrote to this `file` into an empty namespace and print how long the kernel needed")
@@ -146,8 +150,8 @@ func (c config) check() error {
 		return fmt.Errorf("-endpoints must be at least 1, and %d in all at most", maxEndpoints)
 	case min(c.affinity, c.restricted) < 0 || max(c.affinity, c.restricted) > c.services:
 		return fmt.Errorf("-affinity and -restricted count services, of which there are %d", c.services)
-	case c.connect < 0 || c.runs < 1:
-		return errors.New("-connect must not be negative, nor -runs less than 1")
+	case c.connect < 0 || c.churn < 0 || c.runs < 1:
+		return errors.New("-connect and -churn must not be negative, nor -runs less than 1")
 	}
 	return nil
 }

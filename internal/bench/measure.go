@@ -85,6 +85,11 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 			return nil, fmt.Errorf("connect: %w", err)
 		}
 	}
+	if cfg.churn > 0 {
+		if r.churnReport, err = measureChurn(ctx, b, cfg); err != nil {
+			return nil, fmt.Errorf("churn: %w", err)
+		}
+	}
 	return r, nil
 }
 

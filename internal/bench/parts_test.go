@@ -172,7 +172,7 @@ func TestEveryBackendHasBars(t *testing.T) {
 		require.True(t, ok, name)
 		reports := map[string]*report{}
 		for _, run := range c.runs {
-			reports[run.name] = &report{connectReport: &connectReport{}, ruleReport: &ruleReport{}}
+			reports[run.name] = &report{connectReport: &connectReport{}, ruleReport: &ruleReport{}, churnReport: &churnReport{}}
 			cfg := run.config
 			cfg.runs = 1
 			require.NoError(t, cfg.check(), run.name)

@@ -29,6 +29,7 @@ type report struct {
 
 	*connectReport
 	*ruleReport
+	*churnReport
 
 	// floorCPUSeconds is the CPU time of the floor, removeTransactions the most that one removal took: -check tells them.
 	floorCPUSeconds    float64

@@ -28,6 +28,9 @@ var (
 	outside = netip.MustParseAddr("203.0.113.5")
 )
 
+// aWhile is long enough for some connections.
+var aWhile = map[bool]time.Duration{false: 50 * time.Millisecond, true: time.Second}[emulated]
+
 func newStreet(t *testing.T) *street {
 	t.Helper()
 	pods, node := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParseAddr("192.0.2.1")
@@ -64,7 +67,7 @@ func (s *street) under(t *testing.T, change func(ctx context.Context) error) {
 	load := func(from netip.Addr, to netip.AddrPort) lab.Load {
 		l := lab.Load{Query: lab.Query{Proto: lab.TCP, Source: netip.AddrPortFrom(from, 0), To: to}, Workers: 2, Flows: 3}
 		if emulated {
-			l.Slow, l.Workers = 20*time.Second, 1
+			l.Slow, l.Workers, l.Rate, l.Flows = 20*time.Second, 1, 10, 1
 		}
 		return l
 	}
@@ -72,7 +75,7 @@ func (s *street) under(t *testing.T, change func(ctx context.Context) error) {
 	outer, err := s.Load(t.Context(), load(outside, public), func(ctx context.Context) (err error) {
 		inner, err = s.Load(ctx, load(pod, virtual), func(ctx context.Context) error {
 			err := change(ctx)
-			time.Sleep(50 * time.Millisecond) // some connections more
+			time.Sleep(aWhile) // some connections more
 			return err
 		})
 		return err
@@ -80,8 +83,8 @@ func (s *street) under(t *testing.T, change func(ctx context.Context) error) {
 	require.NoError(t, err)
 	for who, r := range map[string]lab.Report{"the client outside": outer, "the pod": inner} {
 		require.NoError(t, r.Err(), who)
-		require.Greater(t, r.Asked, 5, "%s sent hardly anything", who)
-		require.GreaterOrEqual(t, r.Pings, 3, "%s had no open connection", who)
+		require.Greater(t, r.Asked, 3, "%s sent hardly anything", who)
+		require.Positive(t, r.Pings, "%s had no open connection", who)
 	}
 	for peer := range outer.ByPeer {
 		require.Equal(t, netip.MustParseAddr("192.0.2.1"), peer, "the client outside is masqueraded")

@@ -28,6 +28,9 @@ type Chaos struct {
 	// Child returns the command of another process that programs the world's node until it is killed: see
 	// [ChaosCommand].
 	Child func(tb testing.TB, w World) *exec.Cmd
+	// Overlooks says that Check may overlook damage for a while, because looking closely costs too much to be done often,
+	// or because it was done in the middle of a change. Then a Resync follows all damage.
+	Overlooks bool
 	// Timeout bounds each call of the Programmer. 0 means ten seconds.
 	Timeout time.Duration
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -79,13 +80,21 @@ func killChild(t *testing.T, s *storm) bool {
 	cmd.Args = append(cmd.Args, strconv.FormatUint(s.g.chance.Uint64(), 10))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Start()
+	started, ended := make(chan error), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the command ends with the thread that began it
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	err := <-started
 	for _, f := range cmd.ExtraFiles {
 		require.NoError(t, f.Close())
 	}
 	require.NoError(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	select {
 	case <-time.After(200*time.Millisecond + time.Duration(s.g.chance.IntN(400_000))*time.Microsecond):
 		require.NoError(t, cmd.Process.Kill())

@@ -39,7 +39,10 @@ func (s *storm) steps() []stormStep {
 			if s.g.one(2) {
 				s.change() // at the same time
 			}
-			return hooks.Damage[name](t, s.w) == nil
+			if hooks.Damage[name](t, s.w) != nil {
+				return false
+			}
+			return !s.c.Overlooks || resync(t, s)
 		}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.c.Disturb)) {
