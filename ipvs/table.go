@@ -95,8 +95,9 @@ func (r ruleset) Frame() []nft.Chain {
 	}
 	chains = append(chains,
 		nft.Chain{Name: nft.DispatchChain, Rules: r.dispatch()},
-		base(nft.NATPrerouting, "nat", unix.NF_INET_PRE_ROUTING, -100, nft.Goto(nft.DispatchChain)),
-		base(nft.NATOutput, "nat", unix.NF_INET_LOCAL_OUT, -100, nft.Goto(nft.DispatchChain)),
+		// Another backend that is in charge still, or again, goes first: dispatch drops what is not routed to us yet.
+		base(nft.NATPrerouting, "nat", unix.NF_INET_PRE_ROUTING, -99, nft.Goto(nft.DispatchChain)),
+		base(nft.NATOutput, "nat", unix.NF_INET_LOCAL_OUT, -99, nft.Goto(nft.DispatchChain)),
 		// Connections of IPVS do not count as translated.
 		base(nft.NATPostrouting, "nat", unix.NF_INET_POST_ROUTING, 100, r.Masquerade(nil)...))
 	return append(chains, r.RecordAffinity()...)
