@@ -95,7 +95,7 @@ func (s *street) under(t *testing.T, change func(ctx context.Context) error) {
 	t.Logf("%d and %d connections, %d and %d answers on open ones in %v, the slowest %v", outer.Asked, inner.Asked, outer.Pings, inner.Pings, inner.Took, max(inner.Slowest, outer.Slowest))
 }
 
-// A node is moved from each backend to each other: no connection is lost or reset, and nothing of the old one stays.
+// A node is moved from each backend to each other: first in vain, and then for good.
 func TestSwitch(t *testing.T) {
 	eachPair(t, func(t *testing.T, from, to backend) {
 		s := newStreet(t)
@@ -104,21 +104,8 @@ func TestSwitch(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, from.left(t, s.Node))
 		require.Empty(t, to.left(t, s.Node))
-
-		var sw model.Switched
-		s.under(t, func(ctx context.Context) (err error) {
-			sw, err = model.Switch(ctx, old, new, s.state)
-			return err
-		})
-		require.True(t, sw.Active)
-		_, drains := old.(model.Drainer)
-		require.Equal(t, drains, len(sw.Remains) > 0, "what open connections need: %v", sw.Remains)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		require.NoError(t, sw.Drained(ctx), "now that the connections have ended")
-		require.Empty(t, from.left(t, s.Node))
-		require.NotEmpty(t, to.left(t, s.Node))
-		require.NoError(t, new.Check(t.Context()))
+		s.switchInVain(t, from, to, old, new)
+		s.switchForGood(t, from, to, old, new)
 		s.under(t, func(context.Context) error { return nil })
 	})
 }
@@ -130,27 +117,41 @@ var errDoubt = errors.New("somehow it does not look right")
 
 func (doubter) Check(context.Context) error { return errDoubt }
 
-// A switch that fails when the new backend is already in force: the old one still is, nothing of the new one stays, and
-// nobody noticed.
-func TestSwitchThatFails(t *testing.T) {
-	eachPair(t, func(t *testing.T, from, to backend) {
-		s := newStreet(t)
-		old, new := from.open(t, s.Node), to.open(t, s.Node)
-		_, err := old.Sync(t.Context(), s.state)
-		require.NoError(t, err)
-		before := from.left(t, s.Node)
-		s.under(t, func(ctx context.Context) error {
-			sw, err := model.Switch(ctx, old, doubter{new}, s.state)
-			if !errors.Is(err, errDoubt) || sw.Active {
-				return fmt.Errorf("active: %v: %w", sw.Active, err)
-			}
-			return nil
-		})
-		require.Empty(t, to.left(t, s.Node))
-		require.Equal(t, before, from.left(t, s.Node))
-		require.NoError(t, old.Check(t.Context()))
-		res, err := old.Apply(t.Context(), model.Diff{})
-		require.NoError(t, err)
-		require.Zero(t, res.Written())
+// switchInVain switches to a backend that fails when it is already in force: the old one still is, nothing of the new one
+// stays, and nobody noticed.
+func (s *street) switchInVain(t *testing.T, from, to backend, old, new model.Programmer) {
+	t.Helper()
+	before := from.left(t, s.Node)
+	s.under(t, func(ctx context.Context) error {
+		sw, err := model.Switch(ctx, old, doubter{new}, s.state)
+		if !errors.Is(err, errDoubt) || sw.Active {
+			return fmt.Errorf("active: %v: %w", sw.Active, err)
+		}
+		return nil
 	})
+	require.Empty(t, to.left(t, s.Node))
+	require.Equal(t, before, from.left(t, s.Node))
+	require.NoError(t, old.Check(t.Context()))
+	res, err := old.Apply(t.Context(), model.Diff{})
+	require.NoError(t, err)
+	require.Zero(t, res.Written())
+}
+
+// switchForGood switches: no connection is lost or reset, and nothing of the old one stays.
+func (s *street) switchForGood(t *testing.T, from, to backend, old, new model.Programmer) {
+	t.Helper()
+	var sw model.Switched
+	s.under(t, func(ctx context.Context) (err error) {
+		sw, err = model.Switch(ctx, old, new, s.state)
+		return err
+	})
+	require.True(t, sw.Active)
+	_, drains := old.(model.Drainer)
+	require.Equal(t, drains, len(sw.Remains) > 0, "what open connections need: %v", sw.Remains)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	require.NoError(t, sw.Drained(ctx), "now that the connections have ended")
+	require.Empty(t, from.left(t, s.Node))
+	require.NotEmpty(t, to.left(t, s.Node))
+	require.NoError(t, new.Check(t.Context()))
 }
