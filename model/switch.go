@@ -27,6 +27,8 @@ type Switched struct {
 	Active bool
 	// Result is what programming the new one did.
 	Result Result
+	// Removed says that of the old one nothing is left, or only what Remains.
+	Removed bool
 	// Remains is what is left of the old one for open connections. It has to go on draining: see [Switched.Drained].
 	Remains []Drain
 
@@ -58,7 +60,8 @@ func (sw Switched) Drained(ctx context.Context) error {
 
 // Switch moves a node from one backend to another without losing a connection: it programs want with the new one,
 // verifies that the kernel holds it, and removes the old one. The two must own different objects of the kernel; two
-// Programmers of one package that are configured for the same table do not.
+// Programmers of one package that are configured for the same table do not, nor do those of package iptables that have
+// one prefix, whatever their variants.
 //
 // Open connections go on. Clients that were tied to an endpoint by affinity may get another one for new connections.
 // If the old one is a [Drainer], what its open connections need stays for a while, see [Switched.Remains].
@@ -66,7 +69,7 @@ func (sw Switched) Drained(ctx context.Context) error {
 // Nothing is changed by an error while Switched.Active is false: what was written is removed again, and the old one is
 // still in force. Among the reasons are services that the new one cannot do ([ErrNotSupported]) or that it refuses;
 // services that make no sense to any backend and conflicts between services are none. After an error with Active, the
-// new one is in force and the old one has to be removed by its Cleanup.
+// new one is in force; unless Switched.Removed, the old one has still to be removed, by its Cleanup.
 //
 // Nobody else may call the two Programmers meanwhile. To switch that of a [Syncer] use [Syncer.Switch].
 func Switch(ctx context.Context, from, to Programmer, want State) (Switched, error) {
@@ -79,14 +82,10 @@ func Switch(ctx context.Context, from, to Programmer, want State) (Switched, err
 		return sw, fmt.Errorf("switch: %w", errors.Join(err, takeBack(ctx, to)))
 	}
 	sw.Active = true
-	if d, ok := from.(Drainer); ok {
-		sw.Remains, err = d.Retire(ctx)
-	} else {
-		err = from.Cleanup(ctx)
-	}
-	if err != nil {
+	if sw.Remains, err = leave(ctx, from); err != nil {
 		return sw, fmt.Errorf("switch: remove %s: %w", from.Features().Backend, err)
 	}
+	sw.Removed = true
 	// The two may have shared something after all, a table that the old one has just removed say.
 	if err = to.Check(ctx); errors.Is(err, ErrDrift) {
 		sw.Result, err = to.Sync(ctx, want)
@@ -95,6 +94,14 @@ func Switch(ctx context.Context, from, to Programmer, want State) (Switched, err
 		return sw, fmt.Errorf("switch: verify again: %w", err)
 	}
 	return sw, nil
+}
+
+// leave removes a backend whose place another one has taken, and returns what remains for open connections.
+func leave(ctx context.Context, from Programmer) ([]Drain, error) {
+	if d, ok := from.(Drainer); ok {
+		return d.Retire(ctx)
+	}
+	return nil, from.Cleanup(ctx)
 }
 
 // fits reports, before anything is written, why a backend cannot take over a state.

@@ -55,7 +55,8 @@ type Syncer struct {
 	node     Node
 	addrs    []netip.Addr
 	watchers map[*watcher]struct{}
-	leaving  []Drainer // that were switched from, and still have something to drain
+	leaving  []departure // that were switched from, and of which something is left
+	drainErr string      // what the last attempt to drain was told of
 	// progress is closed, and replaced, when something was achieved that somebody may wait for.
 	progress chan struct{}
 	running  bool

@@ -23,7 +23,7 @@ type SyncerConfig struct {
 	// ServiceRetry says when a service that was refused by itself is tried again, if trying again can help: neither
 	// [ErrInvalid] nor [ErrNotSupported]. Zero values mean a second to five minutes.
 	ServiceRetry Backoff
-	// Timeout bounds each call of the Programmer. 0 means five minutes.
+	// Timeout bounds each call of the Programmer, and a [Syncer.Switch] in all. 0 means five minutes.
 	Timeout time.Duration
 	// StopGrace is how long a call that is under way when Run is told to stop may take to finish. 0 means 10 seconds,
 	// a negative one that its context is cancelled at once.

@@ -28,10 +28,7 @@ func (s *Syncer) watchNodes(ctx context.Context) {
 		failures++
 		wait := s.cfg.Retry.wait(failures, s.random())
 		s.log.LogAttrs(ctx, slog.LevelWarn, "cannot follow the node's addresses", slog.Any("err", err), slog.Duration("retry_in", wait))
-		s.mu.Lock()
-		s.plan.addrsKnown = true // as far as they ever will be
-		s.mu.Unlock()
-		s.rouse()
+		s.goOnWithout()
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -41,10 +38,19 @@ func (s *Syncer) watchNodes(ctx context.Context) {
 	}
 }
 
+// goOnWithout has the node taken as it was set, as long as nobody tells its addresses.
+func (s *Syncer) goOnWithout() {
+	s.mu.Lock()
+	s.plan.addrsKnown = true
+	s.mu.Unlock()
+	s.rouse()
+}
+
 // told takes over the addresses of the node.
 func (s *Syncer) told(ctx context.Context, addrs []netip.Addr) {
 	if err := (Node{Addrs: addrs}).Validate(); err != nil {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "told addresses that make no sense", slog.Any("err", err))
+		s.goOnWithout()
 		return
 	}
 	s.change(func(now time.Time) []ServiceName {

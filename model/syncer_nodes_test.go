@@ -97,6 +97,15 @@ func TestNodeWatcherThatFails(t *testing.T) {
 	})
 }
 
+// Addresses that make no sense, though the first that are told, are no reason to do nothing for ever.
+func TestNodeWatcherThatMakesNoSense(t *testing.T) {
+	withTeller(t, func(t *testing.T, b *bench, say func(any)) {
+		say([]netip.Addr{{}})
+		require.Equal(t, []string{"0s sync "}, b.p.calls())
+		require.Equal(t, addrsOf("198.51.100.99"), b.p.resolver.Node().Addrs)
+	})
+}
+
 func TestSenselessNodeIsRefused(t *testing.T) {
 	bubble(t, quiet, func(t *testing.T, b *bench) {
 		b.run()

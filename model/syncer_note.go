@@ -143,7 +143,7 @@ func (s *Syncer) failed(ctx context.Context, b batch, err error, began, ended ti
 	default:
 		p.full = ReasonRetry
 	}
-	if n.stopping = errors.Is(err, context.Canceled) && ctx.Err() != nil; n.stopping {
+	if n.stopping = errors.Is(err, context.Canceled) && errors.Is(ctx.Err(), context.Canceled); n.stopping {
 		return n
 	}
 	if !b.full && (drift || errors.Is(err, ErrNotSynced)) {

@@ -44,8 +44,14 @@ func (s *Syncer) next(now time.Time) (do job, at time.Time) {
 		return nil, time.Time{}
 	}
 	if p.full != "" {
-		if p.hurry || !p.notBefore.After(now) {
+		switch {
+		case p.hurry || !p.notBefore.After(now):
 			return s.syncAll, time.Time{}
+		case len(s.leaving) == 0 || p.nextDrain.IsZero(): // nothing else may be touched
+		case !p.nextDrain.After(now):
+			return s.drain, time.Time{}
+		case p.nextDrain.Before(p.notBefore):
+			return nil, p.nextDrain
 		}
 		return nil, p.notBefore
 	}

@@ -8,9 +8,13 @@ import (
 
 // Switch makes another Programmer the one that is driven, as the function [Switch] does: with all that is wanted now,
 // without losing a connection, and if it fails with the old one in force. Changes that come meanwhile are programmed
-// afterwards. Both Programmers stay the caller's: the old one may be closed when nothing remains of it, see
-// [Switched.Drained]; until then Run makes it drain. It returns an error that wraps [ErrNotSynced] before the state is complete.
+// afterwards. Both Programmers stay the caller's: the old one may be closed when nothing is left of it, see
+// [Switched.Removed] and [Switched.Drained]; until then, or until it is closed, Run makes it drain, and tries again to
+// remove it. It takes no longer than [SyncerConfig.Timeout], and returns an error that wraps [ErrNotSynced] before the
+// state is complete.
 func (s *Syncer) Switch(ctx context.Context, to Programmer) (Switched, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -35,11 +39,14 @@ func (s *Syncer) Switch(ctx context.Context, to Programmer) (Switched, error) {
 	if sw.Active {
 		s.mu.Lock()
 		s.adopt(to)
-		if d, ok := from.(Drainer); ok && len(sw.Remains) > 0 {
-			s.leaving = append(s.leaving, d)
+		if !sw.Removed || len(sw.Remains) > 0 {
+			s.leaving = append(s.leaving, departure{from, sw.Removed})
 		}
 		s.mu.Unlock()
 		r.Latencies, n = s.succeeded(b, sw.Result, r.Began, r.Began.Add(r.Took))
+		if err != nil && sw.Removed {
+			s.syncAgain() // it could not be verified in the end
+		}
 	} else {
 		r.Err = err
 		n = s.keep(r.Began.Add(r.Took))
@@ -55,10 +62,15 @@ func (s *Syncer) Switch(ctx context.Context, to Programmer) (Switched, error) {
 
 // keep takes note of a switch that failed: the old Programmer has yet to be told what the new one was.
 func (s *Syncer) keep(now time.Time) news {
+	s.syncAgain()
+	return news{retry: now}
+}
+
+// syncAgain makes a Sync due, if none is.
+func (s *Syncer) syncAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plan.full == "" {
 		s.plan.full = ReasonRetry
 	}
-	return news{retry: now}
 }
