@@ -61,7 +61,7 @@ type Explanation struct {
 	Fate    Fate
 	// Why is what decided it, in a few words.
 	Why string
-	// Service and Frontend are who claims the packet; an empty name: nobody.
+	// Service and Frontend are who claims the packet; a Frontend without a valid address: nobody.
 	Service  ServiceName
 	Frontend Frontend
 	// Endpoints are those that it may go to, if it is balanced.
@@ -89,7 +89,7 @@ type Hop struct {
 func (e Explanation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s: %s", e.Query, e.Fate, e.Why)
-	if e.Service != "" {
+	if e.Frontend.Addr.IsValid() {
 		fmt.Fprintf(&b, "\n  service %s, %s", e.Service, e.Frontend)
 	}
 	for _, t := range e.Endpoints {

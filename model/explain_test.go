@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,39 +25,6 @@ func resolved(t *testing.T, s model.State) *model.Resolver {
 	return r
 }
 
-// query asks what a packet asks.
-func query(p modeltest.Packet) model.Query {
-	q := model.Query{Protocol: p.Proto, To: p.To, From: p.From, Interface: p.Iface}
-	switch {
-	case p.Iface != "":
-	case p.Kind == modeltest.FromPod:
-		q.Interface = "veth-pod"
-	case p.Kind == modeltest.FromRemotePod || p.Kind == modeltest.FromOutside:
-		q.Interface = "uplink"
-	}
-	return q
-}
-
-// agrees requires that an explanation says what becomes of the packet.
-func agrees(t *testing.T, want modeltest.Want, e model.Explanation, p modeltest.Packet) {
-	t.Helper()
-	fates := map[modeltest.Verdict]model.Fate{modeltest.Translated: model.FateBalanced, modeltest.Dropped: model.FateDropped,
-		modeltest.Refused: model.FateRefused, modeltest.Untouched: model.FateUntouched}
-	require.Equal(t, fates[want.Verdict], e.Fate, "%s: %v", p.Name, e)
-	require.NotEmpty(t, e.Why)
-	var endpoints []netip.AddrPort
-	for _, target := range e.Endpoints {
-		at := target.Endpoint.Addr
-		endpoints = append(endpoints, at)
-		itself := at.Addr() == p.From || p.From.IsLoopback()
-		hidden := want.Masqueraded != slices.Contains(want.Mixed, at) || itself
-		if p.Kind != modeltest.FromNode || itself { // the node's own address is the node's, masqueraded or not
-			require.Equal(t, hidden, target.Masqueraded, "%s: %s: %v", p.Name, at, e)
-		}
-	}
-	require.ElementsMatch(t, want.Endpoints, endpoints, "%s: %v", p.Name, e)
-}
-
 func TestExplainScenarios(t *testing.T) {
 	asked := 0
 	for _, sc := range modeltest.Scenarios() {
@@ -68,7 +34,7 @@ func TestExplainScenarios(t *testing.T) {
 				continue
 			}
 			asked++
-			agrees(t, p.Want, r.Explain(query(p.Packet), nil), p.Packet)
+			require.NoError(t, p.Want.Explained(p.Packet, r.Explain(p.Query(), nil)))
 		}
 	}
 	require.Greater(t, asked, 300)
@@ -121,7 +87,7 @@ func TestExplainPredicts(t *testing.T) {
 					continue // nothing tells such a packet from any other
 				}
 				p.Name = fmt.Sprintf("%s %s to %s", p.Kind, p.From, to)
-				agrees(t, modeltest.Predict(s.Node, r.Forms(), p), r.Explain(query(p), nil), p)
+				require.NoError(t, modeltest.Predict(s.Node, r.Forms(), p).Explained(p, r.Explain(p.Query(), nil)), p.Name)
 			}
 		}
 	}

@@ -21,6 +21,8 @@ type Load struct {
 	// Flows is how many more connections are opened before the change and kept open. Each is asked again
 	// and again, and must stay with its server.
 	Flows int
+	// Pause is how long each of these rests between two questions; 0 means 10 ms.
+	Pause time.Duration
 	// Slow is how long an answer may take; 0 means 500 ms. A lost SYN takes a second or more.
 	Slow time.Duration
 }
@@ -28,6 +30,9 @@ type Load struct {
 func (l Load) withDefaults() Load {
 	if l.Workers == 0 {
 		l.Workers = 4
+	}
+	if l.Pause == 0 {
+		l.Pause = 10 * time.Millisecond
 	}
 	if l.Slow == 0 {
 		l.Slow = 500 * time.Millisecond
@@ -220,9 +225,8 @@ func (r *running) connect(ctx context.Context, started func()) {
 
 // ping keeps one flow busy.
 func (r *running) ping(ctx context.Context, f *Flow, started func()) {
-	const pause = 10 * time.Millisecond
 	broken := false
-	r.repeat(ctx, pause, started, func() {
+	r.repeat(ctx, r.load.Pause, started, func() {
 		if broken {
 			return
 		}

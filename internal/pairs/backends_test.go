@@ -65,13 +65,21 @@ var backends = []backend{
 	},
 }
 
+// families are those that iptables programs: an emulated processor is too slow to start programs for both.
+func families() []model.Family {
+	if emulated {
+		return []model.Family{model.IPv4}
+	}
+	return nil
+}
+
 // iptablesOf has a prefix for each variant: with a common one they would be the same backend in another place.
 func iptablesOf(v iptables.Variant) backend {
 	prefix := "HG" + strings.ToUpper(v.String())
 	return backend{
 		name: "iptables-" + v.String(),
 		new: func(ctx context.Context, netns int) (model.Programmer, error) {
-			return iptables.New(ctx, iptables.Config{NetNS: netns, Variant: v, Prefix: prefix})
+			return iptables.New(ctx, iptables.Config{NetNS: netns, Variant: v, Prefix: prefix, Families: families()})
 		},
 		list: strings.ReplaceAll("iptables-X-save; ip6tables-X-save", "X", v.String()),
 		mine: regexp.MustCompile(`(?m)^.*\b` + prefix + `\b.*$`),

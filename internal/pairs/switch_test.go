@@ -67,7 +67,7 @@ func (s *street) under(t *testing.T, change func(ctx context.Context) error) {
 	load := func(from netip.Addr, to netip.AddrPort) lab.Load {
 		l := lab.Load{Query: lab.Query{Proto: lab.TCP, Source: netip.AddrPortFrom(from, 0), To: to}, Workers: 2, Flows: 3}
 		if emulated {
-			l.Slow, l.Workers, l.Rate, l.Flows = 20*time.Second, 1, 10, 1
+			l.Slow, l.Pause, l.Workers, l.Rate, l.Flows = 20*time.Second, 100*time.Millisecond, 1, 10, 1
 		}
 		return l
 	}

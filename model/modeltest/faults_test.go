@@ -94,6 +94,19 @@ var faults = map[string]fault{
 	"service-ranges-ignored": {"scenarios", node(func(n *model.Node) { n.ServiceRanges = nil })},
 	"primary-ignored":        {"scenarios", node(func(n *model.Node) { n.Primary = nil })},
 
+	// Ways to mislead the person on call.
+	"explains-before-sync":     {"explain", explains(func(*model.Explanation, error) error { return nil })},
+	"explains-another-service": {"explain", explains(func(e *model.Explanation, err error) error { e.Service += "x"; return err })},
+	"explains-no-way":          {"explain", explains(func(e *model.Explanation, err error) error { e.Path = nil; return err })},
+	"explains-too-few-endpoints": {"scenarios", explains(func(e *model.Explanation, err error) error {
+		e.Endpoints = e.Endpoints[:min(len(e.Endpoints), 1)]
+		return err
+	})},
+	"explains-that-all-is-well": {"scenarios", explains(func(e *model.Explanation, err error) error {
+		e.Fate = max(e.Fate, model.FateDropped)
+		return err
+	})},
+
 	// Parts of the contract.
 	"apply-needs-no-sync": {"contract", wrap(func(p *wrapped) {
 		p.apply = func(ctx context.Context, d model.Diff) (model.Result, error) {
@@ -279,6 +292,27 @@ func (p *wrapped) Check(ctx context.Context) error                 { return p.ch
 func (p *wrapped) Cleanup(ctx context.Context) error               { return p.cleanup(ctx) }
 func (p *wrapped) Probe(ctx context.Context) (model.Report, error) { return p.probe(ctx) }
 func (p *wrapped) Close() error                                    { return p.close() }
+
+// A misleading Fake explains otherwise.
+type misleading struct {
+	*modeltest.Fake
+	change func(*model.Explanation, error) error
+}
+
+func (p *misleading) Explain(ctx context.Context, q model.Query) (model.Explanation, error) {
+	e, err := p.Fake.Explain(ctx, q)
+	return e, p.change(&e, err)
+}
+
+// explains makes a fault of explanations.
+func explains(change func(e *model.Explanation, err error) error) func(*modeltest.Target) {
+	return func(target *modeltest.Target) {
+		make := target.New
+		target.New = func(tb testing.TB, w modeltest.World) model.Programmer {
+			return &misleading{make(tb, w).(*modeltest.Fake), change}
+		}
+	}
+}
 
 // suspicious takes every write of somebody else for drift.
 func (p *wrapped) suspicious() func(context.Context) error {

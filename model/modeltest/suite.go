@@ -57,6 +57,7 @@ func suite() []chapter {
 		{"affinity", affinityChecks},
 		{"ranges", rangeChecks},
 		{"cost", costChecks},
+		{"explain", explainChecks},
 	}
 }
 

@@ -34,6 +34,7 @@ func playScenario(t *testing.T, h *harness, sc Scenario) {
 			if err != nil {
 				t.Errorf("%s: %v\n%s", e.Name, err, sc.Doc)
 			}
+			r.explained(t, e.Packet, e.Want)
 		})
 	}
 }
