@@ -76,7 +76,7 @@ func TestCapabilities(t *testing.T) {
 			r.write(gammaAlone)
 			r.until("it has the change", programmed("shop/web", 1))
 			r.answers("gamma")
-			r.flushed("gamma")
+			r.flushed(c.backend, "gamma")
 
 			require.Error(t, r.end(unix.SIGKILL))
 			r.run()

@@ -45,12 +45,23 @@ services:
 	broken = "services:\n  shop/web: [}\n"
 )
 
+// flushes has what an administrator types to lose all rules of each backend.
+var flushes = map[string]string{
+	"nftables": "nft flush ruleset",
+	"iptables": "for table in nat filter; do iptables -t $table -F; iptables -t $table -X; done",
+	"ipvs":     "ipvsadm -C",
+}
+
 // TestLife runs the program as an operator does, through a day on which much goes wrong.
 func TestLife(t *testing.T) {
-	for _, backend := range []string{"nftables", "iptables"} {
+	able := []string{"nftables", "iptables"}
+	if _, err := os.Stat("/proc/net/ip_vs"); err == nil { // few kernels have it loaded
+		able = append(able, "ipvs")
+	}
+	for _, backend := range able {
 		t.Run(backend, func(t *testing.T) {
 			// Checks are rare, so that nothing is mended but by what is tested.
-			r := start(t, "-backend", backend, "-within", "10m")
+			r := start(t, "-backend", backend, "-within", "10m", "-set-sysctls")
 			r.run()
 			r.until("it runs", func(r report) bool { return r.Backend == backend })
 			code, why := r.get("/healthz")
@@ -70,7 +81,7 @@ func TestLife(t *testing.T) {
 			r.answers("alpha", "beta", "gamma")
 
 			r.badFile()
-			r.flushed("alpha", "beta", "gamma")
+			r.flushed(backend, "alpha", "beta", "gamma")
 			r.killed()
 			r.stopped()
 		})
@@ -127,9 +138,9 @@ func (r *rig) badFile() {
 }
 
 // flushed lets somebody flush all rules, and asks for them again.
-func (r *rig) flushed(answer ...string) {
+func (r *rig) flushed(backend string, answer ...string) {
 	r.t.Helper()
-	r.sh("nft", "flush", "ruleset")
+	r.sh("sh", "-ec", flushes[backend])
 	r.silent()
 	require.NoError(r.t, r.running.Process.Signal(unix.SIGHUP))
 	require.Eventually(r.t, func() bool {
@@ -195,9 +206,10 @@ func (r *rig) stopped() {
 	code, _ := r.get("/healthz")
 	require.Equal(t, 503, code, "nobody knows what is wanted")
 	require.NoError(t, r.end(unix.SIGTERM))
-	rules := r.sh("nft", "list", "ruleset")
+	rules := r.sh("nft", "list", "ruleset") + r.sh("ip", "route", "show", "table", "all", "proto", "104")
 	require.NotContains(t, rules, "fileproxy")
 	require.NotContains(t, rules, "FILEPROXY")
+	require.NotContains(t, rules, "10.96.0")
 }
 
 // TestConfigMap mounts the file as Kubernetes does: a link to a file below a link to a folder, which is swapped.
