@@ -67,7 +67,7 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 	case err != nil:
 		return report, err
 	}
-	report.Missing, err = p.table.Probe(ctx, func(fam model.Family) nft.Rules { return p.cfg.rules(model.Node{}, fam).(ruleset).Rules })
+	report.Missing, err = p.table.Probe(ctx, func(fam model.Family) *nft.Rules { return &p.cfg.rules(model.Node{}, fam).(*ruleset).Rules })
 	if err != nil {
 		return report, err
 	}

@@ -56,7 +56,7 @@ type ruleset struct {
 
 // rules returns the ruleset of a family on a node.
 func (c *Config) rules(node model.Node, fam model.Family) nft.Ruleset {
-	return ruleset{noShortCut: c.NoShortCut, Rules: nft.Rules{Sets: sets(), Node: node, Family: fam,
+	return &ruleset{noShortCut: c.NoShortCut, Rules: nft.Rules{Sets: sets(), Node: node, Family: fam,
 		BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed, AffinitySize: c.AffinitySize}}
 }
 
@@ -66,7 +66,7 @@ func base(name, kind string, hook uint32, priority int32, rules ...nft.Rule) nft
 }
 
 // Frame returns the chains that are there whatever the services, those that others lead to first.
-func (r ruleset) Frame() []nft.Chain {
+func (r *ruleset) Frame() []nft.Chain {
 	// A virtual address is local, but no client of the node.
 	fromNode := append(nft.LocalAddr(nft.FIBSaddr, true), r.SourceIn(virtualIPs, false)...)
 	through := func(name, mark string) nft.Chain {
@@ -103,7 +103,7 @@ func (r ruleset) Frame() []nft.Chain {
 	return append(chains, r.RecordAffinity()...)
 }
 
-func (r ruleset) dispatch() []nft.Rule {
+func (r *ruleset) dispatch() []nft.Rule {
 	rules := []nft.Rule{
 		nft.On(r.In(nft.Restricted), nft.Jump(nft.CheckSourceChain)),
 		r.VMap(nft.Services),
@@ -119,12 +119,12 @@ func (r ruleset) dispatch() []nft.Rule {
 }
 
 // shortCut reports whether connections to a frontend may be balanced by the table instead of IPVS.
-func (r ruleset) shortCut(s *model.Service, f model.Frontend) bool {
+func (r *ruleset) shortCut(s *model.Service, f model.Frontend) bool {
 	return f.Kind != model.Internal && s.ExternalTraffic == model.Local && !r.noShortCut || f.Kind == model.NodePort && r.ServesLoopback()
 }
 
 // Lists says which of a service's lists are balanced over here.
-func (r ruleset) Lists(res *model.Resolved) (used [2]bool) {
+func (r *ruleset) Lists(res *model.Resolved) (used [2]bool) {
 	used[nft.ClusterList] = slices.ContainsFunc(res.Frontends, func(f model.Frontend) bool {
 		return f.Family() == r.Family && r.shortCut(&res.Service, f)
 	})
@@ -132,12 +132,12 @@ func (r ruleset) Lists(res *model.Resolved) (used [2]bool) {
 }
 
 // Render makes f what a service puts into the table; nothing for nil.
-func (r ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
+func (r *ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
 	r.Rules.Render(f, res, lay, r.frontend)
 }
 
 // frontend puts a frontend into the form: where it leads to, and what is behind it on the short cut.
-func (r ruleset) frontend(to *nft.Renderer, f model.Frontend) {
+func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
 	svc := &to.Res.Service
 	policy := svc.Policy(f.Kind)
 	verdict, _ := to.Res.Selections[r.Family].Serving(policy)
@@ -173,11 +173,11 @@ func (r ruleset) frontend(to *nft.Renderer, f model.Frontend) {
 
 // A retired ruleset leaves new connections to whoever has taken our place. It only keeps what is still local for the
 // sake of open connections from being taken for the node itself.
-type retired struct{ ruleset }
+type retired struct{ *ruleset }
 
 // retiredRules returns the ruleset of a family once another backend is in charge.
 func (c *Config) retiredRules(node model.Node, fam model.Family) nft.Ruleset {
-	return retired{c.rules(node, fam).(ruleset)}
+	return retired{c.rules(node, fam).(*ruleset)}
 }
 
 // Frame returns the chains that are there.

@@ -24,7 +24,7 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 		return model.Report{}, model.ErrClosed
 	}
 	report := model.Report{Backend: features.Backend}
-	missing, err := p.table.Probe(ctx, func(fam model.Family) nft.Rules { return p.cfg.rules(model.Node{}, fam).Rules })
+	missing, err := p.table.Probe(ctx, func(fam model.Family) *nft.Rules { return &p.cfg.rules(model.Node{}, fam).Rules })
 	report.Missing = missing
 	if err != nil || errors.Is(report.Err(), model.ErrPermission) {
 		return report, err

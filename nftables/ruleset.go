@@ -31,14 +31,14 @@ type ruleset struct {
 var sets = nft.BaseSets()
 
 // rules returns the ruleset of a family on a node.
-func (c *Config) rules(node model.Node, fam model.Family) ruleset {
-	return ruleset{allowOtherPorts: c.AllowOtherPorts, Rules: nft.Rules{Sets: sets, Node: node, Family: fam,
+func (c *Config) rules(node model.Node, fam model.Family) *ruleset {
+	return &ruleset{allowOtherPorts: c.AllowOtherPorts, Rules: nft.Rules{Sets: sets, Node: node, Family: fam,
 		BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed,
 		DropInvalid: c.DropInvalid, AffinitySize: c.AffinitySize}}
 }
 
 // Frame returns the chains that are there whatever the services, those that others lead to first.
-func (r ruleset) Frame() []nft.Chain {
+func (r *ruleset) Frame() []nft.Chain {
 	fromNode := nft.LocalAddr(nft.FIBSaddr, true)
 	base := func(name string, hook uint32, priority int32, rules ...nft.Rule) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Kind: "nat", Num: hook, Priority: priority}, Rules: rules}
@@ -67,7 +67,7 @@ func (r ruleset) Frame() []nft.Chain {
 	return chains
 }
 
-func (r ruleset) dispatch() []nft.Rule {
+func (r *ruleset) dispatch() []nft.Rule {
 	rules := []nft.Rule{
 		nft.On(r.In(nft.Restricted), nft.Jump(nft.CheckSourceChain)),
 		r.VMap(nft.Services),
@@ -82,7 +82,7 @@ func (r ruleset) dispatch() []nft.Rule {
 }
 
 // nodePortAddrs returns matches that together recognise destinations on which node ports answer, if they are the node's.
-func (r ruleset) nodePortAddrs() [][]nft.Expression {
+func (r *ruleset) nodePortAddrs() [][]nft.Expression {
 	prefixes, limited := r.Node.NodePortPrefixes(r.Family)
 	var out [][]nft.Expression
 	notLoopback := r.Within(nft.Daddr, r.Loopback(), false)
@@ -99,7 +99,7 @@ func (r ruleset) nodePortAddrs() [][]nft.Expression {
 }
 
 // Lists says which of a service's lists of endpoints its frontends of the family use.
-func (r ruleset) Lists(res *model.Resolved) (used [2]bool) {
+func (r *ruleset) Lists(res *model.Resolved) (used [2]bool) {
 	for _, f := range res.Frontends {
 		if f.Family() != r.Family {
 			continue
@@ -113,12 +113,12 @@ func (r ruleset) Lists(res *model.Resolved) (used [2]bool) {
 }
 
 // Render makes f what a service puts into the table; nothing for nil.
-func (r ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
+func (r *ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
 	r.Rules.Render(f, res, lay, r.frontend)
 }
 
 // frontend puts a frontend into the form: where it leads to, and the slots behind it.
-func (r ruleset) frontend(to *nft.Renderer, f model.Frontend) {
+func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
 	policy := to.Res.Service.Policy(f.Kind)
 	verdict, _ := to.Res.Selections[r.Family].Serving(policy)
 	maps := [...]nft.SetID{nft.Services, nft.ShortcutServices, nft.LocalServices}

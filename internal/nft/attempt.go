@@ -28,19 +28,19 @@ func (t *Table) commitPlan(ctx context.Context, next *Plan, res *model.Result) e
 	if !next.fresh && !t.kernel.unconditional {
 		generation = t.kernel.generation
 	}
-	buf, last := next.batch.bytes(generation)
+	tx := next.batch.transaction(generation)
 	if t.cfg.Trace != nil {
-		t.cfg.Trace(buf)
+		t.cfg.Trace(tx.bytes())
 	}
 	res.Transactions++
-	res.Bytes += len(buf)
+	res.Bytes += tx.size
 	return t.exchange(ctx, func(s *socket) error {
 		if generation == 0 {
 			if err := t.kernel.before(s); err != nil {
 				return err
 			}
 		}
-		made, err := s.commit(buf, nlink.MessageSeq(buf), last)
+		made, err := s.commit(tx)
 		if err == nil {
 			t.kernel.unconditional = false
 			err = t.kernel.committed(s, next, made, generation != 0)
@@ -77,7 +77,7 @@ func (t *Table) clients(ctx context.Context, pr pruning) (gone []Element, err er
 // so a failure is no more than a warning: such a client stays with an endpoint that is gone, until its entry expires.
 func (t *Table) pruneAgain(ctx context.Context, done *Plan, res *model.Result) {
 	for tries := 0; tries < maxTries && len(done.prune) > 0; tries++ {
-		again := &Plan{cfg: &t.cfg, batch: newBatch(t.cfg.Name, t.cfg.Sets), prune: done.prune}
+		again := &Plan{cfg: &t.cfg, batch: newBatch(t.cfg.Name, t.cfg.Sets), prune: done.prune} // done is not committed yet
 		err := t.commitPlan(ctx, again, res)
 		if err == nil && again.batch.empty() {
 			return

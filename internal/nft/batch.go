@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/internal/nlink"
@@ -37,6 +39,11 @@ type batch struct {
 	dry bool
 
 	added, changed, deleted int
+
+	// What is used again by the next batch: the beginning and the end, the list of pieces, and buffers.
+	ends   Wire
+	pieces [][]byte
+	spare  [][]byte
 }
 
 type section uint8
@@ -60,12 +67,49 @@ type chunk struct {
 	elements    int
 }
 
+// pending reports whether elements are in the message.
+func (c *chunk) pending() bool { return c != nil && c.elements > 0 }
+
 func newBatch(table string, shapes []Set) *batch {
 	b := &batch{table: table, shapes: shapes}
 	for _, fam := range model.Families {
 		b.dels[fam], b.adds[fam], b.kept[fam] = make([]*chunk, len(shapes)), make([]*chunk, len(shapes)), make([]*kept, len(shapes))
 	}
 	return b
+}
+
+// next returns the batch empty again, with what memory a small one needs.
+func (b *batch) next() *batch {
+	const enough = 16 << 10 // bytes of a section, and of all spare buffers
+	n := &batch{table: b.table, shapes: b.shapes, seq: b.seq, dels: b.dels, adds: b.adds, kept: b.kept, ends: b.ends, spare: b.spare, pieces: b.pieces}
+	if cap(n.pieces) > 100 {
+		n.pieces = nil
+	}
+	clear(n.pieces)
+	for i := range b.sections {
+		if buf := b.sections[i].Buf; cap(buf) <= enough {
+			n.sections[i].Buf = buf[:0]
+		}
+		for _, buf := range b.full[i] {
+			if cap(buf) <= enough/8 && len(n.spare) < 8 {
+				n.spare = append(n.spare, buf[:0])
+			}
+		}
+		if cap(b.full[i]) <= 8 {
+			n.full[i] = b.full[i][:0]
+		}
+	}
+	for _, fam := range model.Families {
+		clear(n.kept[fam])
+		for _, chunks := range [...][]*chunk{n.dels[fam], n.adds[fam]} {
+			for _, c := range chunks {
+				if c != nil {
+					*c = chunk{}
+				}
+			}
+		}
+	}
+	return n
 }
 
 // write writes one message about some services into a section.
@@ -163,9 +207,7 @@ func (b *batch) element(at **chunk, s section, fam model.Family, e *Element, own
 		if s == sectionDels {
 			typ, flags = unix.NFT_MSG_DELSETELEM, 0
 		}
-		if b.grown {
-			c.w.Buf = make([]byte, 0, chunkSize)
-		}
+		c.w.Buf = b.buffer()
 		c.start = c.w.message(typ, flags, NFProto(fam))
 		c.w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, b.table)
 		c.w.Text(unix.NFTA_SET_ELEM_LIST_SET, b.shapes[e.Set].Name)
@@ -176,6 +218,19 @@ func (b *batch) element(at **chunk, s section, fam model.Family, e *Element, own
 	if owner != "" && b.lastOwner(c) != owner {
 		put(&b.owners, c.w.Seq, append(b.owners[c.w.Seq], owner))
 	}
+}
+
+// buffer returns an empty buffer for a message of elements.
+func (b *batch) buffer() []byte {
+	if n := len(b.spare); n > 0 && !b.grown {
+		buf := b.spare[n-1]
+		b.spare = b.spare[:n-1]
+		return buf
+	}
+	if b.grown {
+		return make([]byte, 0, chunkSize)
+	}
+	return make([]byte, 0, 512)
 }
 
 const chunkSize = maxElements * 48 // of IPv4 slots, by far the most
@@ -193,7 +248,7 @@ func (b *batch) lastOwner(c *chunk) model.ServiceName {
 
 // finish closes a chunk's message and moves it into its section.
 func (b *batch) finish(c *chunk, s section) {
-	if c == nil || c.elements == 0 {
+	if !c.pending() {
 		return
 	}
 	c.w.Close(c.list)
@@ -211,7 +266,7 @@ func (b *batch) empty() bool {
 	}
 	for _, fam := range model.Families {
 		for s := range b.shapes {
-			if b.dels[fam][s] != nil || b.adds[fam][s] != nil {
+			if b.dels[fam][s].pending() || b.adds[fam][s].pending() {
 				return false
 			}
 		}
@@ -219,44 +274,54 @@ func (b *batch) empty() bool {
 	return true
 }
 
-// bytes returns the whole transaction, and the sequence number of the message that the kernel acknowledges. With a
-// generation other than 0, the kernel takes it only if nobody has committed anything since then.
-func (b *batch) bytes(generation uint32) (buf []byte, last uint32) {
+// A transaction is a batch as it is sent.
+type transaction struct {
+	pieces [][]byte // of one message to the socket
+	size   int
+	// first is the number of the message that begins it, last that of the one that the kernel acknowledges.
+	first, last uint32
+}
+
+// bytes returns the whole of it, back to back.
+func (t transaction) bytes() []byte { return slices.Concat(t.pieces...) }
+
+// transaction returns the whole batch. With a generation other than 0, the kernel takes it only if nobody has committed
+// anything since then.
+func (b *batch) transaction(generation uint32) transaction {
+	w := &b.ends
+	w.Buf, w.Seq = w.Buf[:0], b.seq
+	begin := w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		w.Net32(batchGenID, generation)
+	}
+	w.End(begin)
+	end := len(w.Buf)
+	if !b.dry {
+		w.End(w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES))
+	}
+	t := transaction{pieces: append(b.pieces[:0], w.Buf[:end]), first: nlink.MessageSeq(w.Buf)}
 	for _, fam := range model.Families {
 		for s := range b.shapes {
 			b.finish(b.dels[fam][s], sectionDels)
 			b.finish(b.adds[fam][s], sectionAdds)
 		}
 	}
-	size := 2 * (nlink.HeaderLen + nfgenLen + 8)
 	for i := range b.sections {
-		size += len(b.sections[i].Buf)
-		for _, c := range b.full[i] {
-			size += len(c)
-		}
+		t.pieces = append(append(t.pieces, b.sections[i].Buf), b.full[i]...)
 	}
-	w := Wire{nlink.Writer{Buf: make([]byte, 0, size), Seq: b.seq}}
-	begin := w.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	if generation != 0 {
-		w.Net32(batchGenID, generation)
+	t.pieces = slices.DeleteFunc(t.pieces, func(p []byte) bool { return len(p) == 0 })
+	tail := t.pieces[len(t.pieces)-1]
+	for len(tail) > nlink.MessageLen(tail) {
+		tail = tail[nlink.MessageLen(tail):]
 	}
-	w.End(begin)
-	tail := begin
-	for i := range b.sections {
-		w.Buf = append(w.Buf, b.sections[i].Buf...)
-		for _, c := range b.full[i] {
-			w.Buf = append(w.Buf, c...)
-		}
+	nlink.Acknowledge(tail)
+	t.last = nlink.MessageSeq(tail)
+	t.pieces = append(t.pieces, w.Buf[end:])
+	for _, p := range t.pieces {
+		t.size += len(p)
 	}
-	for at := begin; at < len(w.Buf); at += nlink.MessageLen(w.Buf[at:]) {
-		tail = at
-	}
-	w.Acknowledge(tail)
-	last = nlink.MessageSeq(w.Buf[tail:])
-	if !b.dry {
-		w.End(w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES))
-	}
-	return w.Buf, last
+	b.pieces = t.pieces
+	return t
 }
 
 const batchGenID = 1 // NFNL_BATCH_GENID

@@ -47,8 +47,8 @@ type handles [2]map[string][]uint64
 
 // commit sends a batch and waits for the kernel's answer. A refused batch yields a *refusal, anything else means that
 // nobody knows whether it was committed.
-func (s *socket) commit(buf []byte, first, last uint32) (made handles, err error) {
-	if err := s.Send(buf); err != nil {
+func (s *socket) commit(tx transaction) (made handles, err error) {
+	if err := s.Send(tx.pieces...); err != nil {
 		return made, err
 	}
 	for i := range made {
@@ -66,7 +66,7 @@ func (s *socket) commit(buf []byte, first, last uint32) (made handles, err error
 			}
 			err := nlink.Errno(m.Body)
 			switch {
-			case err != nil && seq == first:
+			case err != nil && seq == tx.first:
 				no.batch = err
 				return errDone
 			case err != nil && no.messages == nil:
@@ -74,7 +74,7 @@ func (s *socket) commit(buf []byte, first, last uint32) (made handles, err error
 			case err != nil:
 				no.messages[seq] = err
 			}
-			if seq == last {
+			if seq == tx.last {
 				return errDone
 			}
 			return nil

@@ -85,11 +85,13 @@ type Plan struct {
 	*memory
 }
 
-// A memory is used again and again, by one plan at a time: the forms of one service, and the elements of diffRuns.
+// A memory is used again and again, by one plan at a time: the forms of one service, the elements of diffRuns, and the
+// buffers of the batch.
 type memory struct {
 	before  Form
 	after   [2]Form
 	scratch [2]Element
+	last    *batch
 }
 
 // put sets a key of a map that may not have been made yet: most plans are small and need few of them.
@@ -109,8 +111,9 @@ type pruning struct {
 }
 
 func newPlan(cfg *Config, old *record, node model.Node, now time.Time, exact bool, mem *memory) *Plan {
-	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: newBatch(cfg.Name, cfg.Sets), laid: map[model.ServiceName]*laid{}, memory: mem}
+	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: mem.last.next(), laid: map[model.ServiceName]*laid{}, memory: mem}
 	p.batch.exact = exact
+	mem.last = p.batch
 	if !node.Equal(old.node) {
 		p.makeRules()
 	}
@@ -460,12 +463,13 @@ func (p *Plan) finish() {
 			if !p.fresh {
 				was = p.old.tables[fam].shared[k]
 			}
-			e := k.element()
+			e := &p.scratch[0]
+			*e = k.element()
 			switch {
 			case was == 0 && change > 0:
-				p.batch.add(fam, &e, "")
+				p.batch.add(fam, e, "")
 			case was > 0 && was+change == 0:
-				p.batch.del(fam, &e, "")
+				p.batch.del(fam, e, "")
 			}
 		}
 	}

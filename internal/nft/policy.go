@@ -8,17 +8,17 @@ import (
 
 // Chains that tables of every backend have. They decide what does not depend on how an endpoint is chosen.
 
-func (r Rules) balanced() []Expression    { return SetLabel(r.BalancedLabel) }
-func (r Rules) masqueraded() []Expression { return SetLabel(r.MasqueradeLabel) }
+func (r *Rules) balanced() []Expression    { return SetLabel(r.BalancedLabel) }
+func (r *Rules) masqueraded() []Expression { return SetLabel(r.MasqueradeLabel) }
 
 // HideClient decides that the client is masqueraded.
-func (r Rules) HideClient() []Expression { return r.masqueraded() }
+func (r *Rules) HideClient() []Expression { return r.masqueraded() }
 
 // KeepClient decides that the client's address is kept, hairpin excepted: the endpoint is on this node.
-func (r Rules) KeepClient() []Expression { return append(r.balanced(), r.masqueraded()...) }
+func (r *Rules) KeepClient() []Expression { return append(r.balanced(), r.masqueraded()...) }
 
 // Refuse rejects: TCP with a reset, which no rate limit holds back, everything else with port unreachable.
-func (r Rules) Refuse() Chain {
+func (r *Rules) Refuse() Chain {
 	const (
 		icmpUnreachable, tcpReset = 0, 1 // NFT_REJECT_ICMP_UNREACH, NFT_REJECT_TCP_RST
 		portUnreachable           = 3    // ICMP_PORT_UNREACH; one more in ICMPv6
@@ -30,14 +30,14 @@ func (r Rules) Refuse() Chain {
 }
 
 // CheckSource drops packets to restricted frontends whose source is not in a set of ranges.
-func (r Rules) CheckSource(name string, ranges SetID) Chain {
+func (r *Rules) CheckSource(name string, ranges SetID) Chain {
 	return Chain{Name: name, Rules: []Rule{On(r.In(ranges), Return()), Drop()}}
 }
 
 // MarkInternal decides about connections to internal frontends.
-func (r Rules) MarkInternal() Chain { return Chain{Name: MarkInternalChain, Rules: r.markInternal()} }
+func (r *Rules) MarkInternal() Chain { return Chain{Name: MarkInternalChain, Rules: r.markInternal()} }
 
-func (r Rules) markInternal() []Rule {
+func (r *Rules) markInternal() []Rule {
 	if r.Node.MasqueradeAll {
 		return []Rule{r.masqueraded()}
 	}
@@ -55,10 +55,10 @@ func (r Rules) markInternal() []Rule {
 }
 
 // KeepsClients reports whether clients from outside are not masqueraded if their endpoint is on this node.
-func (r Rules) KeepsClients() bool { return r.Node.KeepClientAddress && !r.Node.MasqueradeAll }
+func (r *Rules) KeepsClients() bool { return r.Node.KeepClientAddress && !r.Node.MasqueradeAll }
 
 // MarkExternal decides about connections to external frontends and node ports with policy Cluster.
-func (r Rules) MarkExternal() Chain {
+func (r *Rules) MarkExternal() Chain {
 	if r.KeepsClients() {
 		return Chain{Name: MarkExternalChain, Rules: []Rule{r.balanced(), r.masqueraded()}}
 	}
@@ -67,7 +67,7 @@ func (r Rules) MarkExternal() Chain {
 
 // BySource leads connections to frontends with external policy Local: those of internal sources, and of the node
 // itself, which fromNode matches, to the endpoints of the whole cluster; all others to those on this node.
-func (r Rules) BySource(name string, fromNode []Expression, shortcut, local SetID) Chain {
+func (r *Rules) BySource(name string, fromNode []Expression, shortcut, local SetID) Chain {
 	var rules []Rule
 	for _, match := range r.InternalSources() {
 		rules = append(rules, On(match, r.balanced(), r.VMap(shortcut)))
@@ -79,7 +79,7 @@ func (r Rules) BySource(name string, fromNode []Expression, shortcut, local SetI
 }
 
 // ServiceRanges drops packets to addresses of the service ranges that nobody owns and that are not the node's own.
-func (r Rules) ServiceRanges() []Rule {
+func (r *Rules) ServiceRanges() []Rule {
 	var rules []Rule
 	for _, p := range r.OwnPrefixes(r.Node.ServiceRanges) {
 		owned := On(r.Within(Daddr, p, true), r.In(OwnedIPs), Return())
@@ -91,7 +91,7 @@ func (r Rules) ServiceRanges() []Rule {
 // RecordAffinity returns the chains through which a new connection gets to the one that remembers its endpoint, if its
 // frontend has affinity. The base chains come before all that may translate the source, for once a chain of type nat has
 // done so, the kernel asks no further one.
-func (r Rules) RecordAffinity() []Chain {
+func (r *Rules) RecordAffinity() []Chain {
 	const priority = 0
 	rules := []Rule{On(Translated(), Jump(RecordChain))}
 	return []Chain{r.record(),
@@ -101,7 +101,7 @@ func (r Rules) RecordAffinity() []Chain {
 }
 
 // record leads to the chains of services. nft takes the original port only behind a rule's own match of the protocol.
-func (r Rules) record() Chain {
+func (r *Rules) record() Chain {
 	src, dst := uint32(CTSrcIP), uint32(CTDstIP)
 	if r.Family == model.IPv6 {
 		src, dst = CTSrcIP6, CTDstIP6
@@ -125,7 +125,7 @@ func (r Rules) record() Chain {
 
 // Masquerade hides clients as the connection's label says, and those that reached themselves. Of the connections with
 // a label, only those that match also are looked at.
-func (r Rules) Masquerade(also []Expression) []Rule {
+func (r *Rules) Masquerade(also []Expression) []Rule {
 	isBalanced, isMasqueraded := HasLabel(r.BalancedLabel), HasLabel(r.MasqueradeLabel)
 	var local []Expression
 	if r.KeepsClients() {
@@ -140,7 +140,7 @@ func (r Rules) Masquerade(also []Expression) []Rule {
 
 // ForwardInvalid drops what conntrack calls invalid of what endpoints send: the client would see the endpoint's own
 // address.
-func (r Rules) ForwardInvalid() Chain {
+func (r *Rules) ForwardInvalid() Chain {
 	const stateInvalid = 1 // NF_CT_STATE_INVALID_BIT
 	invalid := []Expression{CT(unix.NFT_CT_STATE, -1, Reg0), Mask(Native32(stateInvalid)), Compare(unix.NFT_CMP_NEQ, make([]byte, 4))}
 	from, reg := r.Load(Saddr, L4Proto)
@@ -149,7 +149,7 @@ func (r Rules) ForwardInvalid() Chain {
 }
 
 // GuardLoopback drops what other hosts send to loopback addresses.
-func (r Rules) GuardLoopback() Chain {
+func (r *Rules) GuardLoopback() Chain {
 	return Chain{Name: GuardLoopbackChain, Hook: &Hook{"filter", unix.NF_INET_PRE_ROUTING, -300},
 		Rules: []Rule{On(InterfaceIs("lo", false), r.Within(Daddr, r.Loopback(), true), Drop())}}
 }

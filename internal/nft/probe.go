@@ -9,7 +9,6 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -21,8 +20,8 @@ type feature struct {
 }
 
 // needed lists what the kernel must be able to do, what others build on first.
-func needed(rules func(model.Family) Rules) []feature {
-	in := func(kind string, hook uint32, rs ...func(Rules) Rule) func(*batch, model.Family) {
+func needed(rules func(model.Family) *Rules) []feature {
+	in := func(kind string, hook uint32, rs ...func(*Rules) Rule) func(*batch, model.Family) {
 		return func(b *batch, fam model.Family) {
 			c := Chain{Name: "probe", Hook: &Hook{kind, hook, 0}}
 			b.write(sectionChains, func(w *Wire) { w.writeChain(b.table, fam, c) })
@@ -40,24 +39,24 @@ func needed(rules func(model.Family) Rules) []feature {
 		{"chains of type nat (nft_chain_nat)", "load the module nft_chain_nat", in("nat", pre)},
 		{"sets of concatenated ranges (Linux 5.6)", "run Linux 5.6 or later", set(BaseSets()[Allowed])},
 		{"maps filled by rules, with timeouts", "", set(clientMapSet("probe", time.Hour, 2))},
-		{"expression numgen (nft_numgen)", "load the module nft_numgen", in("nat", pre, func(Rules) Rule { return Rule{Numgen(unix.NFT_NG_RANDOM, 2, 0, Reg0)} })},
-		{"expression hash (nft_hash)", "load the module nft_hash", in("nat", pre, func(Rules) Rule {
+		{"expression numgen (nft_numgen)", "load the module nft_numgen", in("nat", pre, func(*Rules) Rule { return Rule{Numgen(unix.NFT_NG_RANDOM, 2, 0, Reg0)} })},
+		{"expression hash (nft_hash)", "load the module nft_hash", in("nat", pre, func(*Rules) Rule {
 			return Rule{Meta(unix.NFT_META_L4PROTO, Reg0), Jhash(Reg0, 4, 2, 1, 0, Reg0)}
 		})},
-		{"expression fib (nft_fib)", "load the modules nft_fib_ipv4 and nft_fib_ipv6", in("nat", pre, func(Rules) Rule { return LocalAddr(FIBDaddr, true) })},
-		{"expression ct with labels (nft_ct, CONFIG_NF_CONNTRACK_LABELS)", "load the module nft_ct", in("nat", pre, func(r Rules) Rule { return r.balanced() })},
-		{"expression nat (nft_nat)", "load the module nft_nat", in("nat", pre, func(r Rules) Rule {
+		{"expression fib (nft_fib)", "load the modules nft_fib_ipv4 and nft_fib_ipv6", in("nat", pre, func(*Rules) Rule { return LocalAddr(FIBDaddr, true) })},
+		{"expression ct with labels (nft_ct, CONFIG_NF_CONNTRACK_LABELS)", "load the module nft_ct", in("nat", pre, func(r *Rules) Rule { return r.balanced() })},
+		{"expression nat (nft_nat)", "load the module nft_nat", in("nat", pre, func(r *Rules) Rule {
 			return Rule{Immediate(Reg0, make([]byte, 16)), Immediate(Reg0+4, Port16(1)), DNAT(NFProto(r.Family), Reg0, Reg0+4)}
 		})},
-		{"expression masq (nft_masq)", "load the module nft_masq", in("nat", unix.NF_INET_POST_ROUTING, func(Rules) Rule { return Rule{Masquerade()} })},
+		{"expression masq (nft_masq)", "load the module nft_masq", in("nat", unix.NF_INET_POST_ROUTING, func(*Rules) Rule { return Rule{Masquerade()} })},
 		{"expression reject in prerouting (nft_reject, Linux 5.9)", "run Linux 5.9 or later and load nft_reject_ipv4 and nft_reject_ipv6",
-			in("nat", pre, func(r Rules) Rule { return r.Refuse().Rules[0] }, func(r Rules) Rule { return r.Refuse().Rules[1] })},
+			in("nat", pre, func(r *Rules) Rule { return r.Refuse().Rules[0] }, func(r *Rules) Rule { return r.Refuse().Rules[1] })},
 	}
 }
 
 // Probe says what the kernel lacks for the rules. It asks by transactions that end without being committed, so it
 // writes nothing; the kernel may load modules of its own for them. Without CAP_NET_ADMIN that alone is found.
-func (t *Table) Probe(ctx context.Context, rules func(model.Family) Rules) (missing []model.Finding, err error) {
+func (t *Table) Probe(ctx context.Context, rules func(model.Family) *Rules) (missing []model.Finding, err error) {
 	for _, f := range needed(rules) {
 		err := t.try(ctx, f)
 		if errors.Is(err, model.ErrPermission) {
@@ -87,9 +86,8 @@ func (t *Table) try(ctx context.Context, f feature) error {
 		b.write(sectionTables, func(w *Wire) { w.writeTable(b.table, fam) })
 		f.write(b, fam)
 	}
-	buf, last := b.bytes(0)
 	return t.exchange(ctx, func(s *socket) error {
-		_, err := s.commit(buf, nlink.MessageSeq(buf), last)
+		_, err := s.commit(b.transaction(0))
 		return err
 	})
 }

@@ -18,11 +18,12 @@ type Form struct {
 	routes []Route     // of shared chains
 	chains []Chain     // of its own
 	maps   []clientMap // of its own
+	work   Renderer    // makes the form
 }
 
 // reset empties a form and keeps its memory.
 func (f *Form) reset() {
-	*f = Form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0]}
+	*f = Form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0], work: Renderer{order: f.work.order[:0]}}
 }
 
 // A clientMap is a map of a service's clients, and the endpoint addresses that it may lead to.
@@ -84,7 +85,7 @@ type affinityPort struct {
 
 // A Renderer renders one service into one family's table.
 type Renderer struct {
-	Rules
+	*Rules
 	Res   *model.Resolved
 	lay   Layouts
 	id    string
@@ -96,12 +97,13 @@ type Renderer struct {
 
 // Render makes f what a service puts into the table of the family; nothing for nil. It calls frontend for each of the
 // service's frontends.
-func (r Rules) Render(f *Form, res *model.Resolved, lay Layouts, frontend func(r *Renderer, f model.Frontend)) {
+func (r *Rules) Render(f *Form, res *model.Resolved, lay Layouts, frontend func(r *Renderer, f model.Frontend)) {
 	f.reset()
 	if res == nil || !slices.ContainsFunc(res.Frontends, func(f model.Frontend) bool { return f.Family() == r.Family }) {
 		return
 	}
-	n := Renderer{Rules: r, Res: res, lay: lay, note: Comment(res.Name), form: f}
+	n := &f.work
+	*n = Renderer{Rules: r, Res: res, lay: lay, note: Comment(res.Name), form: f, order: n.order[:0]}
 	if res.Service.Affinity > 0 || res.Service.Balance == model.RoundRobin {
 		n.id = identifier(res.Name)
 	}
@@ -110,7 +112,7 @@ func (r Rules) Render(f *Form, res *model.Resolved, lay Layouts, frontend func(r
 	}
 	for _, f := range res.Frontends {
 		if f.Family() == r.Family {
-			frontend(&n, f)
+			frontend(n, f)
 			n.restrict(f)
 		}
 	}

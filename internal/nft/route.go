@@ -105,7 +105,7 @@ func (r Route) needs() (Route, bool) {
 }
 
 // Route returns the route's chain.
-func (rs Rules) Route(r Route) Chain {
+func (rs *Rules) Route(r Route) Chain {
 	c := Chain{Name: r.chain()}
 	switch r.class {
 	case ByInternal:
@@ -139,7 +139,7 @@ func (rs Rules) Route(r Route) Chain {
 }
 
 // draw translates the destination to the endpoint in a slot.
-func (rs Rules) draw(r Route) Rule {
+func (rs *Rules) draw(r Route) Rule {
 	set := Endpoints
 	if r.nodePort {
 		set = NodePortEndpoints
@@ -166,7 +166,7 @@ func (rs Rules) draw(r Route) Rule {
 }
 
 // pinned translates the destination to the endpoint that the client had before.
-func (rs Rules) pinned(p model.Protocol, m affinityPort) Rule {
+func (rs *Rules) pinned(p model.Protocol, m affinityPort) Rule {
 	size := Saddr.Size(rs.Family)
 	return On(ProtocolIs(p), []Expression{
 		rs.Address(Saddr, size, Reg0),
@@ -178,7 +178,7 @@ func (rs Rules) pinned(p model.Protocol, m affinityPort) Rule {
 
 // recorder returns the chain that remembers which endpoint a client of a service got. Which list it came from shows in
 // the label, where a frontend may use either.
-func (rs Rules) recorder(name string, lists [2][]affinityPort) Chain {
+func (rs *Rules) recorder(name string, lists [2][]affinityPort) Chain {
 	c := Chain{Name: name}
 	if len(lists[ClusterList]) > 0 && len(lists[LocalList]) > 0 {
 		both := append(HasLabel(rs.BalancedLabel), HasLabel(rs.MasqueradeLabel)...)
@@ -196,7 +196,7 @@ func (rs Rules) recorder(name string, lists [2][]affinityPort) Chain {
 	return c
 }
 
-func (rs Rules) remember(m affinityPort) []Expression {
+func (rs *Rules) remember(m affinityPort) []Expression {
 	client := uint32(CTSrcIP)
 	if rs.Family == model.IPv6 {
 		client = CTSrcIP6

@@ -69,7 +69,7 @@ const (
 )
 
 // Load loads fields side by side, from register 0, and returns the register behind them.
-func (r Rules) Load(fields ...Field) ([]Expression, uint32) {
+func (r *Rules) Load(fields ...Field) ([]Expression, uint32) {
 	var out []Expression
 	reg := uint32(Reg0)
 	for _, f := range fields {
@@ -87,7 +87,7 @@ func (r Rules) Load(fields ...Field) ([]Expression, uint32) {
 }
 
 // Address loads the first size bytes of the source or destination address.
-func (r Rules) Address(f Field, size, reg uint32) Expression {
+func (r *Rules) Address(f Field, size, reg uint32) Expression {
 	offset := uint32(12) // saddr
 	switch {
 	case r.Family == model.IPv4 && f == Daddr:
@@ -101,13 +101,13 @@ func (r Rules) Address(f Field, size, reg uint32) Expression {
 }
 
 // In matches packets whose fields are in a set.
-func (r Rules) In(id SetID) []Expression {
+func (r *Rules) In(id SetID) []Expression {
 	e, _ := r.Load(r.Sets[id].Key...)
 	return append(e, Lookup(r.Sets[id].Name, -1))
 }
 
 // SourceIn matches packets whose source is in a set of addresses, or is not.
-func (r Rules) SourceIn(id SetID, is bool) []Expression {
+func (r *Rules) SourceIn(id SetID, is bool) []Expression {
 	look := Lookup(r.Sets[id].Name, -1)
 	if !is {
 		look = LookupNot(r.Sets[id].Name)
@@ -116,13 +116,13 @@ func (r Rules) SourceIn(id SetID, is bool) []Expression {
 }
 
 // VMap sends packets where a verdict map says.
-func (r Rules) VMap(id SetID) []Expression {
+func (r *Rules) VMap(id SetID) []Expression {
 	e, _ := r.Load(r.Sets[id].Key...)
 	return append(e, Lookup(r.Sets[id].Name, unix.NFT_REG_VERDICT))
 }
 
 // Within matches packets whose source or destination is in a prefix, or is not.
-func (r Rules) Within(f Field, p netip.Prefix, is bool) []Expression {
+func (r *Rules) Within(f Field, p netip.Prefix, is bool) []Expression {
 	op := uint32(unix.NFT_CMP_EQ)
 	if !is {
 		op = unix.NFT_CMP_NEQ
@@ -141,13 +141,13 @@ func (r Rules) Within(f Field, p netip.Prefix, is bool) []Expression {
 }
 
 // OwnPrefixes returns the prefixes of the table's family, masked and merged.
-func (r Rules) OwnPrefixes(prefixes []netip.Prefix) []netip.Prefix {
+func (r *Rules) OwnPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	own := slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return model.FamilyOf(p.Addr()) != r.Family })
 	return model.MergePrefixes(own)
 }
 
 // Loopback is the family's loopback range.
-func (r Rules) Loopback() netip.Prefix {
+func (r *Rules) Loopback() netip.Prefix {
 	if r.Family == model.IPv4 {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	}
@@ -155,10 +155,10 @@ func (r Rules) Loopback() netip.Prefix {
 }
 
 // ServesLoopback reports whether node ports answer on loopback.
-func (r Rules) ServesLoopback() bool { return r.Family == model.IPv4 && r.Node.NodePorts.Loopback }
+func (r *Rules) ServesLoopback() bool { return r.Family == model.IPv4 && r.Node.NodePorts.Loopback }
 
 // InternalSources returns matches that together recognise packets of internal sources.
-func (r Rules) InternalSources() [][]Expression {
+func (r *Rules) InternalSources() [][]Expression {
 	var out [][]Expression
 	for _, p := range r.OwnPrefixes(r.Node.Detector.Prefixes) {
 		out = append(out, r.Within(Saddr, p, true))

@@ -58,21 +58,22 @@ func inTurn(old Layout, eps []model.Endpoint) Layout {
 }
 
 // filled fills a layout with as many slots of each endpoint as wanted: those that it has, as far as they go, then the
-// lowest empty ones.
-func (l Layout) filled(next Layout, want map[netip.AddrPort]int, eps []model.Endpoint) Layout {
+// lowest empty ones. It uses up want, which goes with the endpoints; those are sorted.
+func (l Layout) filled(next Layout, want []int, eps []model.Endpoint) Layout {
+	byAddr := func(e model.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) }
 	for i := range min(len(l), len(next)) {
-		if want[l[i]] > 0 {
+		if j, ok := slices.BinarySearchFunc(eps, l[i], byAddr); ok && want[j] > 0 {
 			next[i] = l[i]
-			want[l[i]]--
+			want[j]--
 		}
 	}
 	hole := 0
-	for _, e := range eps {
-		for ; want[e.Addr] > 0; want[e.Addr]-- {
+	for j := range eps {
+		for ; want[j] > 0; want[j]-- {
 			for next[hole].IsValid() {
 				hole++
 			}
-			next[hole] = e.Addr
+			next[hole] = eps[j].Addr
 		}
 	}
 	if !next[0].IsValid() {
@@ -107,17 +108,14 @@ func (l Layout) taken() []netip.AddrPort {
 
 // shares returns how many slots each endpoint gets: its weight, divided by what all weights have in common and, beyond
 // maxSlots in all, scaled down to at least one.
-func shares(eps []model.Endpoint) (want map[netip.AddrPort]int, total int) {
-	want = make(map[netip.AddrPort]int, len(eps))
-	weights, sum := reduced(eps)
+func shares(eps []model.Endpoint) (want []int, total int) {
+	want, sum := reduced(eps)
 	limit := max(maxSlots, len(eps))
-	for i, e := range eps {
-		n := weights[i]
+	for i, n := range want {
 		if sum > limit {
-			n = max(1, (n*limit+sum/2)/sum)
+			want[i] = max(1, (n*limit+sum/2)/sum)
 		}
-		want[e.Addr] = n
-		total += n
+		total += want[i]
 	}
 	return want, total
 }

@@ -66,11 +66,16 @@ func TestSpreadProperties(t *testing.T) {
 				eps := slices.Clone(all)
 				chance.Shuffle(len(eps), func(i, j int) { eps[i], eps[j] = eps[j], eps[i] })
 				eps = eps[:1+chance.IntN(20)]
+				slices.SortFunc(eps, func(a, b model.Endpoint) int { return a.Addr.Compare(b.Addr) })
 				for i := range eps {
 					eps[i].Weight = uint16(1 + chance.IntN(3))
 				}
 				next := f(old, eps)
-				want, total := shares(eps)
+				shares, total := shares(eps)
+				want := map[netip.AddrPort]int{}
+				for i, e := range eps {
+					want[e.Addr] = shares[i]
+				}
 				require.Equal(t, want, count(next))
 				require.True(t, next[0].IsValid())
 				if name == "in turn" {

@@ -54,7 +54,9 @@ type Table struct {
 }
 
 // NewTable returns a Table that knows nothing of the kernel yet.
-func NewTable(cfg Config) *Table { return &Table{cfg: cfg} }
+func NewTable(cfg Config) *Table {
+	return &Table{cfg: cfg, memory: memory{last: newBatch(cfg.Name, cfg.Sets)}}
+}
 
 // An Input is what a Table shall hold.
 type Input struct {
@@ -194,9 +196,8 @@ func (t *Table) Cleanup(ctx context.Context) error {
 	for _, fam := range model.Families {
 		b := newBatch(t.cfg.Name, t.cfg.Sets)
 		b.write(sectionTables, func(w *Wire) { w.deleteTable(t.cfg.Name, fam) })
-		buf, last := b.bytes(0)
 		err := t.exchange(ctx, func(s *socket) error {
-			_, err := s.commit(buf, nlink.MessageSeq(buf), last)
+			_, err := s.commit(b.transaction(0))
 			return err
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {

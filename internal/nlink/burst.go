@@ -36,7 +36,7 @@ func (b *Burst) Pieces() [][]byte {
 		for at := 0; at < len(w.Buf); at += MessageLen(w.Buf[at:]) {
 			last = at
 		}
-		w.Acknowledge(last)
+		Acknowledge(w.Buf[last:])
 		out[i] = w.Buf
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -82,9 +83,17 @@ func (s *Socket) Within(ctx context.Context, timeout time.Duration, exchange fun
 	return err
 }
 
-// Send sends a buffer of messages in one piece.
-func (s *Socket) Send(buf []byte) error {
-	if need := len(buf) + 4096; need > s.sndbuf {
+// Send sends buffers of messages in one piece.
+func (s *Socket) Send(bufs ...[]byte) error {
+	const most = 1024 // UIO_MAXIOV
+	if len(bufs) > most {
+		bufs = [][]byte{slices.Concat(bufs...)}
+	}
+	need := 4096
+	for _, b := range bufs {
+		need += len(b)
+	}
+	if need > s.sndbuf {
 		if err := s.setBuffer(unix.SO_SNDBUFFORCE, need); err != nil {
 			return fmt.Errorf("send buffer of %d bytes: %w", need, Meaning(err))
 		}
@@ -92,7 +101,7 @@ func (s *Socket) Send(buf []byte) error {
 	}
 	var err error
 	werr := s.raw.Write(func(fd uintptr) bool {
-		err = unix.Sendto(int(fd), buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		_, err = unix.SendmsgBuffers(int(fd), bufs, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if werr != nil {

@@ -35,10 +35,10 @@ func (w *Writer) End(start int) {
 	binary.NativeEndian.PutUint32(w.Buf[start:], uint32(len(w.Buf)-start))
 }
 
-// Acknowledge asks for an answer to the message that starts at start.
-func (w *Writer) Acknowledge(start int) {
-	flags := binary.NativeEndian.Uint16(w.Buf[start+6:])
-	binary.NativeEndian.PutUint16(w.Buf[start+6:], flags|unix.NLM_F_ACK)
+// Acknowledge asks for an answer to the message at the start of b.
+func Acknowledge(b []byte) {
+	flags := binary.NativeEndian.Uint16(b[6:])
+	binary.NativeEndian.PutUint16(b[6:], flags|unix.NLM_F_ACK)
 }
 
 // Nest starts an attribute that holds attributes and returns where it starts; Close finishes it.
