@@ -191,7 +191,10 @@ func (w *work) taken(ctx context.Context, next *plan) (refused map[model.Service
 // writeTable writes what must be in the table before virtual services and routes are made, and while they go.
 func (w *work) writeTable(ctx context.Context, v *view, delta *model.Delta, next *plan) (map[model.ServiceName]error, error) {
 	p := w.p
-	in := nft.Input{Node: delta.Node, Changes: v.forms, Extra: func(t *nft.Plan) { w.list(t, next, v) }}
+	in := nft.Input{Node: delta.Node, Extra: func(t *nft.Plan) { w.list(t, next, v) }}
+	for _, name := range slices.Sorted(maps.Keys(v.forms)) {
+		in.Changes = append(in.Changes, model.ResolvedChange{Name: name, After: v.forms[name]})
+	}
 	if w.fresh {
 		in.Forms = p.resolver.FormsAfter(delta)
 	}

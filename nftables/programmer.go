@@ -85,11 +85,7 @@ func (p *Programmer) Apply(ctx context.Context, diff model.Diff) (model.Result, 
 		return p.resolver.Resolve(diff, refused)
 	}
 	return p.attempt(resolve, func(delta *model.Delta, res *model.Result) (map[model.ServiceName]error, error) {
-		changes := make(map[model.ServiceName]*model.Resolved, len(delta.Changes))
-		for _, c := range delta.Changes {
-			changes[c.Name] = c.After
-		}
-		return p.table.Apply(ctx, nft.Input{Node: delta.Node, Changes: changes}, res)
+		return p.table.Apply(ctx, nft.Input{Node: delta.Node, Changes: delta.Changes}, res)
 	})
 }
 

@@ -17,10 +17,10 @@ type record struct {
 	node   model.Node
 	rules  [2]Ruleset // for that node
 	tables [2]tableRecord
-	laid   map[model.ServiceName]*laid
+	laid   map[model.ServiceName]laid
 }
 
-// laid is one service as it was last programmed.
+// laid is one service as it was last programmed; nothing, if it is not.
 type laid struct {
 	res *model.Resolved
 	lay [2]Layouts
@@ -43,7 +43,7 @@ type stale struct {
 }
 
 func newRecord(node model.Node) *record {
-	r := &record{node: node, laid: map[model.ServiceName]*laid{}}
+	r := &record{node: node, laid: map[model.ServiceName]laid{}}
 	for i := range r.tables {
 		r.tables[i] = tableRecord{chains: map[Route]bool{}, shared: map[SharedKey]int{}, extra: map[ElementKey]Element{}}
 	}
@@ -76,8 +76,8 @@ type Plan struct {
 	// found is what a fresh plan found in the kernel, wanted the names of all chains and maps of clients it makes or keeps.
 	found  [2]structure
 	wanted [2]map[string]bool
-	laid   map[model.ServiceName]*laid // nil for services that go
-	extra  [2]map[ElementKey]Element   // Comment "\x00" for those that go
+	laid   map[model.ServiceName]laid // nil for services that go
+	extra  [2]map[ElementKey]Element  // Comment "\x00" for those that go
 	// prune has the maps of clients from which the clients of other endpoints must go.
 	prune []pruning
 	// refused has the services that cannot be planned.
@@ -111,7 +111,7 @@ type pruning struct {
 }
 
 func newPlan(cfg *Config, old *record, node model.Node, now time.Time, exact bool, mem *memory) *Plan {
-	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: mem.last.next(), laid: map[model.ServiceName]*laid{}, memory: mem}
+	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: mem.last.next(), laid: map[model.ServiceName]laid{}, memory: mem}
 	p.batch.exact = exact
 	mem.last = p.batch
 	if !node.Equal(old.node) {
@@ -128,10 +128,7 @@ func (p *Plan) makeRules() {
 
 // change plans the way of one service from what is recorded to a form; nil, if it goes.
 func (p *Plan) change(name model.ServiceName, after *model.Resolved) {
-	var old laid
-	if l := p.old.laid[name]; l != nil {
-		old = *l
-	}
+	old := p.old.laid[name]
 	if !p.fresh && old.res == after && p.node.Equal(p.old.node) {
 		return
 	}
@@ -156,10 +153,7 @@ func (p *Plan) change(name model.ServiceName, after *model.Resolved) {
 		}
 		p.diff(fam, name, &p.before, &p.after[fam])
 	}
-	p.laid[name] = nil
-	if after != nil {
-		p.laid[name] = &next
-	}
+	p.laid[name] = next
 }
 
 // Put plans that an element is there which no form has: in a set of the backend's own.
@@ -511,7 +505,7 @@ func (p *Plan) commit() *record {
 	}
 	r.node, r.rules = p.node, p.rules
 	for name, l := range p.laid {
-		if l == nil {
+		if l.res == nil {
 			delete(r.laid, name)
 		} else {
 			r.laid[name] = l

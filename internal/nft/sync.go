@@ -15,7 +15,7 @@ func planSync(p *Plan, found [2]structure, in Input) {
 	p.fresh = true
 	p.makeRules()
 	p.batch.grown = len(in.Forms) > maxElements
-	p.laid = make(map[model.ServiceName]*laid, len(in.Forms))
+	p.laid = make(map[model.ServiceName]laid, len(in.Forms))
 	p.shared[model.IPv4] = make(map[SharedKey]int, len(in.Forms))
 	for _, fam := range model.Families {
 		p.adopt(fam, found[fam])

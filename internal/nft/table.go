@@ -63,8 +63,8 @@ type Input struct {
 	Node model.Node
 	// Forms are all services, for Sync.
 	Forms []*model.Resolved
-	// Changes are those that change, for Apply: nil for those that go.
-	Changes map[model.ServiceName]*model.Resolved
+	// Changes are those that change, for Apply, sorted by name. What they were before is known.
+	Changes []model.ResolvedChange
 	// Extra, if not nil, is called to plan what no service has.
 	Extra func(p *Plan)
 }
@@ -124,20 +124,32 @@ func planApply(p *Plan, in Input) {
 	if !p.node.Equal(p.old.node) {
 		p.frame()
 		// What a service needs may depend on the node even where its own form does not.
-		changes = make(map[model.ServiceName]*model.Resolved, len(p.old.laid)+len(in.Changes))
-		for name, l := range p.old.laid {
-			changes[name] = l.res
-		}
-		maps.Copy(changes, in.Changes)
+		changes = p.all(changes)
 	}
-	for _, name := range slices.Sorted(maps.Keys(changes)) {
-		p.change(name, changes[name])
+	for _, c := range changes {
+		p.change(c.Name, c.After)
 	}
 	if in.Extra != nil {
 		in.Extra(p)
 	}
 	p.sweep()
 	p.finish()
+}
+
+// all adds to changes the services that stay as they are, sorted by name.
+func (p *Plan) all(changes []model.ResolvedChange) []model.ResolvedChange {
+	all := make(map[model.ServiceName]*model.Resolved, len(p.old.laid)+len(changes))
+	for name, l := range p.old.laid {
+		all[name] = l.res
+	}
+	for _, c := range changes {
+		all[c.Name] = c.After
+	}
+	out := make([]model.ResolvedChange, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, model.ResolvedChange{Name: name, After: all[name]})
+	}
+	return out
 }
 
 // fail notes that nobody knows what the kernel holds.
