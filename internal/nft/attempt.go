@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,9 @@ func (t *Table) commitPlan(ctx context.Context, next *Plan, res *model.Result) e
 	}
 	tx := next.batch.transaction(generation)
 	if t.cfg.Trace != nil {
-		t.cfg.Trace(tx.bytes())
+		whole := slices.Concat(tx.pieces...)
+		t.cfg.Trace(whole)
+		tx.pieces = append(tx.pieces[:0], whole)
 	}
 	res.Transactions++
 	res.Bytes += tx.size

@@ -282,9 +282,6 @@ type transaction struct {
 	first, last uint32
 }
 
-// bytes returns the whole of it, back to back.
-func (t transaction) bytes() []byte { return slices.Concat(t.pieces...) }
-
 // transaction returns the whole batch. With a generation other than 0, the kernel takes it only if nobody has committed
 // anything since then.
 func (b *batch) transaction(generation uint32) transaction {
