@@ -54,8 +54,8 @@ func equal(n int) []uint16 {
 }
 
 // client returns the first packet of a connection to the service from some client.
-func client(f model.Family, i int) probe {
-	p := probe{in: "veth1", sport: uint16(1024 + i*7%60_000)}
+func client(f model.Family, i int) packet {
+	p := packet{in: "veth1", sport: uint16(1024 + i*7%60_000)}
 	to := netip.MustParseAddrPort(vip4)
 	p.src = netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
 	if f == model.IPv6 {
@@ -67,7 +67,7 @@ func client(f model.Family, i int) probe {
 }
 
 // shares returns how likely each endpoint is to get a connection.
-func sharesOf(t *testing.T, m *machine, p probe) map[netip.AddrPort]float64 {
+func sharesOf(t *testing.T, m *machine, p packet) map[netip.AddrPort]float64 {
 	t.Helper()
 	out := map[netip.AddrPort]float64{}
 	for f, likely := range m.send(p) {
@@ -270,7 +270,7 @@ func programOf(t *testing.T, match string) []instruction {
 	return parseProgram(t, splitWords(match)[3])
 }
 
-func hashByHand(h sourceHash, p probe) uint32 {
+func hashByHand(h sourceHash, p packet) uint32 {
 	var words []uint32
 	if h.port {
 		words = append(words, uint32(p.sport))

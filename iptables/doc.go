@@ -29,6 +29,9 @@
 //   - No lock is taken here; the programs wait for theirs (ErrBusy if in vain), and are killed when the context ends.
 //   - No sysctl is set unless SetSysctls says so, no module is loaded but by the kernel itself.
 //
+// [Programmer.Explain] names the rules that a packet meets. By hand: iptables-save -t nat | grep default/web leads to the
+// chains of a service; iptables -t nat -vnL with the name of one of them counts its connections.
+//
 // What a legacy table costs to change follows its size: the kernel takes and gives whole tables. Gather changes, as
 // model.Syncer does.
 //

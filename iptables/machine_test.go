@@ -72,20 +72,7 @@ func (m *machine) commit(s stage) {
 	}
 }
 
-// A probe is the first packet of a connection.
-type probe struct {
-	src, dst   netip.Addr
-	proto      model.Protocol
-	sport      uint16
-	dport      uint16
-	in         string // the interface that it comes in on; empty for the node's own
-	translated bool   // to another address or port, as connection tracking sees it
-	balanced   bool   // to any
-	mark       uint32
-	labelled   bool
-}
-
-// A fate is what becomes of a probe.
+// A fate is what becomes of a packet.
 type fate struct {
 	verdict string // "dnat", "drop", "reject", "none"
 	to      netip.AddrPort
@@ -93,9 +80,9 @@ type fate struct {
 }
 
 // send returns how likely each fate is.
-func (m *machine) send(p probe) map[fate]float64 {
+func (m *machine) send(p packet) map[fate]float64 {
 	out := map[fate]float64{}
-	m.traverse(nat, m.hooks(nat, m.first(p)), p, 1, func(p probe, verdict string, likely float64) {
+	m.traverse(nat, m.hooks(nat, m.first(p)), p, 1, func(p packet, verdict string, likely float64) {
 		hook := "FORWARD"
 		switch {
 		case p.in == "":
@@ -103,7 +90,7 @@ func (m *machine) send(p probe) map[fate]float64 {
 		case slices.Contains(m.local, p.dst):
 			hook = "INPUT"
 		}
-		m.traverse(filter, m.hooks(filter, hook), p, likely, func(p probe, verdict string, likely float64) {
+		m.traverse(filter, m.hooks(filter, hook), p, likely, func(p packet, verdict string, likely float64) {
 			f := fate{verdict: "none"}
 			switch {
 			case verdict == "DROP":
@@ -117,7 +104,7 @@ func (m *machine) send(p probe) map[fate]float64 {
 				out[f] += likely
 				return
 			}
-			m.traverse(nat, m.hooks(nat, "POSTROUTING"), p, likely, func(p probe, verdict string, likely float64) {
+			m.traverse(nat, m.hooks(nat, "POSTROUTING"), p, likely, func(p packet, verdict string, likely float64) {
 				f.masq = verdict == "MASQUERADE"
 				out[f] += likely
 			})
@@ -126,7 +113,7 @@ func (m *machine) send(p probe) map[fate]float64 {
 	return out
 }
 
-func (m *machine) first(p probe) string {
+func (m *machine) first(p packet) string {
 	if p.in == "" {
 		return "OUTPUT"
 	}
@@ -153,11 +140,11 @@ func (m *machine) hooks(t table, from string) []rule {
 type frame struct{ rules []rule }
 
 // traverse evaluates rules and calls end for each way that they can end: with a verdict, or "" at the end of the chain.
-func (m *machine) traverse(t table, rules []rule, p probe, likely float64, end func(probe, string, float64)) {
+func (m *machine) traverse(t table, rules []rule, p packet, likely float64, end func(packet, string, float64)) {
 	m.step(t, []frame{{rules}}, p, likely, end, 0)
 }
 
-func (m *machine) step(t table, stack []frame, p probe, likely float64, end func(probe, string, float64), passed int) {
+func (m *machine) step(t table, stack []frame, p packet, likely float64, end func(packet, string, float64), passed int) {
 	for {
 		if passed++; passed > 100_000 {
 			m.tb.Fatal("the rules never end")
@@ -173,10 +160,8 @@ func (m *machine) step(t table, stack []frame, p probe, likely float64, end func
 		}
 		at := &stack[top].rules[0]
 		m.passed++
-		text := at.text
 		stack = append(slices.Clone(stack[:top]), frame{stack[top].rules[1:]})
-		words := splitWords(text)
-		chance, rest := m.match(&p, at, words)
+		chance, rest := m.match(&p, at)
 		if chance < 1 && chance > 0 {
 			m.step(t, stack, p, likely*(1-chance), end, passed)
 			likely *= chance
@@ -204,14 +189,9 @@ func (m *machine) step(t table, stack []frame, p probe, likely float64, end func
 				return
 			}
 		case "MARK":
-			var value, mask uint32
-			fmt.Sscanf(rest[3], "0x%x/0x%x", &value, &mask)
-			p.mark = p.mark&^mask ^ value
+			p.setMark(rest)
 		case "DNAT":
-			to := netip.MustParseAddrPort(rest[3])
-			p.translated = to != netip.AddrPortFrom(p.dst, p.dport)
-			p.balanced = true
-			p.dst, p.dport = to.Addr(), to.Port()
+			p.translate(rest)
 			end(p, "DNAT", likely)
 			return
 		default:
@@ -221,120 +201,57 @@ func (m *machine) step(t table, stack []frame, p probe, likely float64, end func
 	}
 }
 
+// A lot is the machine as it judges one rule, and how likely the rule matches.
+type lot struct {
+	*machine
+	chance float64
+}
+
+func (l *lot) local(a netip.Addr) bool { return slices.Contains(l.machine.local, a) }
+
+func (l *lot) met(p *packet, r *rule, option string, behind []string) (met bool, taken int) {
+	switch option {
+	case "--bytecode":
+		text := behind[0]
+		if l.programs[text] == nil {
+			l.programs[text] = parseProgram(l.tb, text)
+		}
+		return runProgram(l.tb, l.programs[text], header(p)), 1
+	case "--mode":
+		if behind[0] == "random" {
+			l.chance, _ = strconv.ParseFloat(behind[2], 64)
+			return true, 3
+		}
+		every, _ := strconv.Atoi(behind[2])
+		l.turns[r]++
+		return (l.turns[r]-1)%every == 0, 5
+	case "--update", "--set":
+		name, end := behind[slices.Index(behind, "--name")+1], slices.Index(behind, "--rsource")+1
+		if option == "--update" {
+			return l.lists[name][p.src], end
+		}
+		if l.lists[name] == nil {
+			l.lists[name] = map[netip.Addr]bool{}
+		}
+		l.lists[name][p.src] = true
+		return true, end
+	}
+	l.tb.Fatalf("%q: what is %q?", r.text, option)
+	return false, 0
+}
+
 // match returns how likely a rule matches, and its target.
-func (m *machine) match(p *probe, r *rule, words []string) (chance float64, rest []string) {
-	chance = 1
-	not := false
-	is := func(b bool) {
-		if b == not {
-			chance = 0
-		}
-		not = false
+func (m *machine) match(p *packet, r *rule) (chance float64, rest []string) {
+	l := &lot{m, 1}
+	met, rest := p.meets(r, l)
+	if !met {
+		return 0, nil
 	}
-	take := func() string {
-		w := words[0]
-		words = words[1:]
-		return w
-	}
-	for len(words) > 0 && chance > 0 {
-		switch w := take(); w {
-		case "!":
-			not = true
-		case "-s":
-			is(netip.MustParsePrefix(take()).Contains(p.src))
-		case "-d":
-			is(netip.MustParsePrefix(take()).Contains(p.dst))
-		case "-i":
-			is(matchesInterface(take(), p.in))
-		case "-o":
-			is(take() == "lo" && p.in == "" && p.dst.IsLoopback())
-		case "-p":
-			is(take() == p.proto.String())
-		case "-m":
-			take()
-		case "--comment":
-			take()
-		case "--dport":
-			lo, hi, ranged := strings.Cut(take(), ":")
-			if !ranged {
-				hi = lo
-			}
-			from, _ := strconv.Atoi(lo)
-			to, _ := strconv.Atoi(hi)
-			is(int(p.dport) >= from && int(p.dport) <= to)
-		case "--src-type":
-			take()
-			is(slices.Contains(m.local, p.src) || p.src.IsLoopback())
-		case "--dst-type":
-			take()
-			is(slices.Contains(m.local, p.dst) || p.dst.IsLoopback())
-		case "--ctstate":
-			is(m.inState(p, take()))
-		case "--mark":
-			var value, mask uint32
-			fmt.Sscanf(take(), "0x%x/0x%x", &value, &mask)
-			is(p.mark&mask == value)
-		case "--label":
-			take()
-			if len(words) > 0 && words[0] == "--set" {
-				take()
-				p.labelled = true
-			}
-			is(p.labelled)
-		case "--bytecode":
-			text := take()
-			if m.programs[text] == nil {
-				m.programs[text] = parseProgram(m.tb, text)
-			}
-			is(runProgram(m.tb, m.programs[text], header(p)))
-		case "--mode":
-			if take() == "random" {
-				take()
-				chance, _ = strconv.ParseFloat(take(), 64)
-			} else {
-				take()
-				every, _ := strconv.Atoi(take())
-				take()
-				take()
-				is(m.turns[r]%every == 0)
-				m.turns[r]++
-			}
-		case "--update", "--set":
-			name := words[slices.Index(words, "--name")+1]
-			if w == "--set" {
-				if m.lists[name] == nil {
-					m.lists[name] = map[netip.Addr]bool{}
-				}
-				m.lists[name][p.src] = true
-			} else {
-				is(m.lists[name][p.src])
-			}
-			words = words[slices.Index(words, "--rsource")+1:]
-		case "-j", "-g":
-			return chance, append([]string{w}, words...)
-		default:
-			m.tb.Fatalf("%q: what is %q?", r.text, w)
-		}
-	}
-	if i := slices.IndexFunc(words, func(w string) bool { return w == "-j" || w == "-g" }); i >= 0 {
-		return chance, words[i:]
-	}
-	return chance, nil
+	return l.chance, rest
 }
 
-func matchesInterface(pattern, name string) bool {
-	if prefix, ok := strings.CutSuffix(pattern, "+"); ok {
-		return name != "" && strings.HasPrefix(name, prefix)
-	}
-	return name == pattern
-}
-
-func (m *machine) inState(p *probe, states string) bool {
-	return slices.ContainsFunc(strings.Split(states, ","), func(s string) bool { return s == "NEW" || s == "DNAT" && p.translated })
-}
-
-// header returns what a program sees of a probe.
-func header(p *probe) []byte {
+// header returns what a program sees of a packet.
+func header(p *packet) []byte {
 	var b []byte
 	if p.src.Is4() {
 		b = make([]byte, 20)

@@ -45,7 +45,7 @@ func TestRulesPassedIPv6(t *testing.T) {
 	for _, to := range []netip.AddrPort{c.Addr, c.NodePort, c.Port} {
 		for _, from := range []netip.Addr{c.Server.Addr(), netip.MustParseAddr("2001:db8:e::5")} {
 			m.passed = 0
-			fates := m.send(probe{src: from, dst: to.Addr(), dport: to.Port(), in: "veth-pod"})
+			fates := m.send(packet{src: from, dst: to.Addr(), dport: to.Port(), in: "veth-pod"})
 			require.Equal(t, map[fate]float64{{verdict: "dnat", to: c.Server, masq: true}: 1}, fates)
 			t.Logf("%s to %s: %d rules", from, to, m.passed)
 			require.LessOrEqual(t, m.passed, maxPassed)

@@ -147,7 +147,7 @@ func (r field) next(s model.State) model.State {
 }
 
 // packet returns a packet by chance, as the suite and as the machine see it.
-func (r field) packet(f model.Family) (modeltest.Packet, probe) {
+func (r field) packet(f model.Family) (modeltest.Packet, packet) {
 	type source struct {
 		kind  modeltest.SourceKind
 		addr  string
@@ -165,7 +165,7 @@ func (r field) packet(f model.Family) (modeltest.Packet, probe) {
 	s := pickFrom(r, sources...)
 	p := modeltest.Packet{Kind: s.kind, From: netip.MustParseAddr(s.addr), Iface: s.iface, To: netip.MustParseAddrPort(pickFrom(r, to...)), Proto: model.Protocol(r.IntN(5) / 4)}
 	p.Name = fmt.Sprintf("%s %s to %s %s", p.Kind, p.From, p.To, p.Proto)
-	return p, probe{src: p.From, dst: p.To.Addr(), dport: p.To.Port(), sport: uint16(1024 + r.IntN(60_000)), proto: p.Proto, in: s.iface}
+	return p, packet{src: p.From, dst: p.To.Addr(), dport: p.To.Port(), sport: uint16(1024 + r.IntN(60_000)), proto: p.Proto, in: s.iface}
 }
 
 // both is an address and port that an explicit frontend and a node port may have.
@@ -224,7 +224,7 @@ func (r field) step(t *testing.T, w *world, resolver *model.Resolver, delta *mod
 	before, end := resolver.Forms(), resolver.FormsAfter(delta)
 	type sent struct {
 		packet modeltest.Packet
-		probe  probe
+		probe  packet
 	}
 	var packets []sent
 	for range 40 {

@@ -192,7 +192,7 @@ func TestHashesInTheKernel(t *testing.T) {
 					vip := netip.MustParsePrefix(rangeVIP[f]).Addr()
 					for i := range sources {
 						sources[i] = r.client(i, svc.HashPort)
-						for a := range sharesOf(t, m, probe{src: sources[i].Addr(), sport: sources[i].Port(), dst: vip, dport: 80, proto: model.UDP}) {
+						for a := range sharesOf(t, m, packet{src: sources[i].Addr(), sport: sources[i].Port(), dst: vip, dport: 80, proto: model.UDP}) {
 							want[a]++
 						}
 					}
