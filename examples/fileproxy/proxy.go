@@ -92,7 +92,7 @@ func (p *proxy) serve(ctx context.Context, backend string) error {
 	p.recall()
 	p.load(true)
 	var all sync.WaitGroup
-	all.Go(func() { watch(parts, p.cfg.file, p.log, func() { p.load(false) }) })
+	all.Go(func() { watch(parts, p.cfg.file, slowLook, p.log, func() { p.load(false) }) })
 	all.Go(func() { p.resyncs(parts) })
 	all.Go(func() { p.settle(parts, backend) })
 	err = p.syncer.Run(parts)

@@ -153,7 +153,7 @@ func (r *rig) flushed(backend string, answer ...string) {
 // killed kills the program, starts it again while clients keep connecting, and once more with a file that is no good.
 func (r *rig) killed() {
 	t := r.t
-	load := lab.Load{Query: web(), Flows: 4, Rate: 200}
+	load := lab.Load{Query: web(), Flows: 4, Rate: 200, Slow: patience} // a SYN that is lost is counted as such
 	rep, err := r.Load(context.Background(), load, func(context.Context) error {
 		err := r.end(unix.SIGKILL)
 		require.ErrorContains(t, err, "killed")
@@ -264,7 +264,7 @@ func TestSwitchBackend(t *testing.T) {
 	r.until("it has the file", programmed("shop/web", 2))
 	require.Contains(t, r.sh("nft", "list", "tables"), "table ip fileproxy\n", "auto prefers nftables")
 	require.Eventually(t, func() bool { return noted(r.dir) == "nftables\n" }, patience, patience/1000)
-	load := lab.Load{Query: web(), Flows: 4, Rate: 100}
+	load := lab.Load{Query: web(), Flows: 4, Rate: 100, Slow: patience}
 	rep, err := r.Load(context.Background(), load, func(context.Context) error {
 		require.NoError(t, r.end(unix.SIGTERM))
 		r.args = []string{"-backend", "iptables"}

@@ -21,9 +21,9 @@ const (
 	slowLook = 10 * time.Second
 )
 
-// watch calls look whenever the file may have become another, until ctx is over. It watches folders, not the file, so
-// that it sees renames, and those of every symbolic link on the way to it: so Kubernetes swaps mounted files.
-func watch(ctx context.Context, path string, log *slog.Logger, look func()) {
+// watch calls look whenever the file may have become another, and every slow, until ctx is over. It watches folders, not
+// the file, so that it sees renames, and those of every symbolic link on the way to it: so Kubernetes swaps mounted files.
+func watch(ctx context.Context, path string, slow time.Duration, log *slog.Logger, look func()) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil { // the limit fs.inotify.max_user_instances, as a rule
 		log.Warn("cannot watch the file: looking at it now and then", "err", err)
@@ -32,8 +32,8 @@ func watch(ctx context.Context, path string, log *slog.Logger, look func()) {
 		defer w.Close()
 		aim(w, path)
 	}
-	slow := time.NewTicker(slowLook)
-	defer slow.Stop()
+	tick := time.NewTicker(slow)
+	defer tick.Stop()
 	settle := time.NewTimer(0) // once in the beginning: it may have changed before it was watched
 	defer settle.Stop()
 	var first time.Time // of the events that have not been looked at
@@ -54,7 +54,7 @@ func watch(ctx context.Context, path string, log *slog.Logger, look func()) {
 			continue
 		case err := <-w.Errors: // events were lost
 			log.Warn("watching the file", "err", err)
-		case <-slow.C:
+		case <-tick.C:
 		case <-settle.C:
 		}
 		first = time.Time{}
