@@ -16,6 +16,7 @@ type Form struct {
 	// shared are elements that other services may put there as well: they are counted.
 	shared []SharedKey
 	routes []Route     // of shared chains
+	own    []Route     // of its own
 	chains []Chain     // of its own
 	maps   []clientMap // of its own
 	work   Renderer    // makes the form
@@ -23,7 +24,8 @@ type Form struct {
 
 // reset empties a form and keeps its memory.
 func (f *Form) reset() {
-	*f = Form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0], work: Renderer{order: f.work.order[:0]}}
+	*f = Form{elements: f.elements[:0], runs: f.runs[:0], shared: f.shared[:0], routes: f.routes[:0], own: f.own[:0],
+		work: Renderer{order: f.work.order[:0]}}
 }
 
 // A clientMap is a map of a service's clients, and the endpoint addresses that it may lead to.
@@ -186,6 +188,7 @@ func (r *Renderer) Through(f model.Frontend, c Class, l List) string {
 	if r.id != "" {
 		rt.own = &ownRoute{service: r.Res.Name, id: r.id, protocol: svc.Protocol, maps: r.pins[l]}
 		r.chain(r.Route(rt))
+		r.form.own = append(r.form.own, rt)
 		if next, ok := rt.needs(); ok {
 			r.form.routes = append(r.form.routes, next)
 		}
@@ -274,29 +277,11 @@ func (r *Renderer) restrict(f model.Frontend) {
 		exact, ranges = RestrictedNodePorts, AllowedNodePorts
 	}
 	r.form.elements = append(r.form.elements, Element{ElementKey: r.key(exact, f)})
-	for _, p := range r.ranges(f) {
+	for _, p := range r.Res.Sources(f, r.Node.Primary) {
 		k := r.key(ranges, f)
 		k.Source = p
 		r.form.elements = append(r.form.elements, Element{ElementKey: k})
 	}
-}
-
-// ranges returns the source ranges of a frontend. If the node's primary address may come in, so may the service's own
-// external addresses: what they send to each other is a client of the node that came back.
-func (r *Renderer) ranges(f model.Frontend) []netip.Prefix {
-	within := func(a netip.Addr) bool {
-		return slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
-	if !slices.ContainsFunc(r.Node.Primary, within) {
-		return f.SourceRanges
-	}
-	out := slices.Clone(f.SourceRanges)
-	for _, o := range r.Res.Frontends {
-		if o.Kind == model.External && o.Family() == r.Family {
-			out = append(out, netip.PrefixFrom(o.Addr.Addr(), r.Family.Bits()))
-		}
-	}
-	return model.MergePrefixes(out)
 }
 
 // endpoints puts into the form what concerns the endpoints whatever the frontend.
