@@ -26,6 +26,8 @@ type backend struct {
 	noop func(ctx context.Context, ns *lab.NetNS) (time.Duration, error)
 	// passed counts how many rules the first packet of a connection passes. Nil: there are no rules to pass.
 	passed func(ctx context.Context, cfg config) (int, error)
+	// peers, if there are others to compare with, programs a state their way and says how long that took. Nil: none.
+	peers func(ctx context.Context, want model.State) (sync, restore time.Duration, err error)
 }
 
 // A floor is the least work with which the kernel can be made to take something.
@@ -42,6 +44,7 @@ func backends() map[string]backend {
 	return map[string]backend{
 		"iptables -variant legacy": iptablesBackend(iptables.Legacy),
 		"iptables -variant nft":    iptablesBackend(iptables.NFT),
+		"ipvs":                     {open: openIPVS, floor: openNetlinkSockets, split: splitAddressed, peers: measurePeers},
 		"nftables":                 {open: openNftables, floor: openNetfilterSocket, split: splitBatches},
 	}
 }

@@ -33,6 +33,7 @@ var (
 	backendFields = map[string][]string{
 		"iptables -variant legacy": {"variant", "rules_passed", "noop_restore_seconds"},
 		"iptables -variant nft":    {"variant", "rules_passed", "noop_restore_seconds"},
+		"ipvs":                     {"peer_sync_seconds", "restore_seconds"},
 	}
 	connectFields = []string{"direct_p50_microseconds", "vip_p50_microseconds", "direct_p99_microseconds", "vip_p99_microseconds", "connect_ratio"}
 	churnFields   = []string{"churn_changes", "churn_applies", "churn_cpu_microseconds", "churn_p50_milliseconds", "churn_p99_milliseconds"}
@@ -43,6 +44,7 @@ func TestEachBackend(t *testing.T) {
 	lab.NeedRoot(t)
 	for _, name := range backendNames() {
 		t.Run(name, func(t *testing.T) {
+			needKernel(t, name)
 			dump := filepath.Join(t.TempDir(), "first-sync")
 			for _, sc := range []struct {
 				args   []string
@@ -79,10 +81,12 @@ func TestTwinHoldsTheSame(t *testing.T) {
 	listers := map[string][]string{
 		"iptables -variant legacy": {"sh", "-ec", "{ iptables-legacy-save; ip6tables-legacy-save; } | sed -n '/HEADGATE/p'"},
 		"iptables -variant nft":    {"sh", "-ec", "{ iptables-nft-save; ip6tables-nft-save; } | sed -n '/HEADGATE/p'"},
+		"ipvs":                     {"sh", "-ec", "nft list ruleset; ipvsadm -Sn; ip route show table local proto 104"},
 		"nftables":                 {"nft", "list", "ruleset"},
 	}
 	for _, name := range backendNames() {
 		t.Run(name, func(t *testing.T) {
+			needKernel(t, name)
 			rec, err := newRecorder()
 			require.NoError(t, err)
 			defer rec.Close()
@@ -103,6 +107,14 @@ func TestTwinHoldsTheSame(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, rules(t, p.subject, listers[name]))
 		})
+	}
+}
+
+// needKernel skips a test of a backend for which the kernel lacks a module. The virtual machine has them all.
+func needKernel(t *testing.T, backend string) {
+	t.Helper()
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && backend == "ipvs" {
+		t.Skip("needs IPVS: runs in the VM")
 	}
 }
 

@@ -56,7 +56,29 @@ func checks() map[string]check {
 		bar{"10,000 × 10: endpoint removed / floor of the first sync", func(r map[string]*report) float64 {
 			return r["big"].RemoveMicroseconds / 1e6 / r["big"].FloorSeconds
 		}, 0.1},
-	), "nftables": {
+	), "ipvs": {
+		runs: []namedRun{
+			{"plain", config{services: 1000, endpoints: 10}},
+			{"big", config{services: 10000, endpoints: 10, alone: true}},
+			{"few", config{services: 10, endpoints: 10, alone: true}},
+		},
+		bars: []bar{
+			{"1,000 × 10: first sync / one request at a time through moby/ipvs, addresses on a dummy device",
+				func(r map[string]*report) float64 { return r["plain"].SyncSeconds / r["plain"].PeerSyncSeconds }, 1. / 3},
+			{"1,000 × 10: first sync / ipvsadm --restore and ip -batch",
+				func(r map[string]*report) float64 { return r["plain"].SyncSeconds / r["plain"].RestoreSeconds }, 1},
+			{"1,000 × 10: first sync / floor",
+				func(r map[string]*report) float64 { return r["plain"].SyncSeconds / r["plain"].FloorSeconds }, 0},
+			{"endpoint added, 1,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["plain"].ApplyMicroseconds / r["few"].ApplyMicroseconds }, noise},
+			{"endpoint added, 10,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["big"].ApplyMicroseconds / r["few"].ApplyMicroseconds }, noise},
+			{"endpoint removed, 1,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["plain"].RemoveMicroseconds / r["few"].RemoveMicroseconds }, noise},
+			{"endpoint removed, 10,000 services / 10 services",
+				func(r map[string]*report) float64 { return r["big"].RemoveMicroseconds / r["few"].RemoveMicroseconds }, noise},
+		},
+	}, "nftables": {
 		runs: []namedRun{
 			{"big", config{services: 10000, endpoints: 10, connect: 2000, churn: churnInCheck}},
 			{"small", config{services: 100, endpoints: 10}},

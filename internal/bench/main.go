@@ -24,6 +24,9 @@
 //	noop_restore_seconds             of iptables: an iptables-restore that changes nothing, of the nat table as it is
 //	direct_…, vip_…, connect_ratio   with -connect, see measureConnect
 //	churn_…                          with -churn, see churnReport
+//	peer_sync_seconds, restore_seconds
+//	                                 of IPVS: the same state over moby/ipvs, one request at a time, with addresses on a
+//	                                 dummy device; and by ipvsadm --restore and ip -batch; see measurePeers
 //
 // With -conntrack it measures package conntrack instead, see conntrackResult.
 //
@@ -74,6 +77,7 @@ type config struct {
 	churn               time.Duration // 0: none
 	runs                int
 	dump                string
+	alone               bool // without peers: a bar does not ask for them
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -19,13 +19,15 @@ type sample struct {
 	apply, applyFloor, remove, removeFloor time.Duration // medians of all changes
 	noop                                   time.Duration // median of some; 0 where it is not measured
 
+	peerSync, restore time.Duration // 0 where there are no peers
+
 	objects, removeTransactions int
 }
 
 // figures returns pointers to all times in s.
 func (s *sample) figures() []*time.Duration {
 	return []*time.Duration{&s.sync, &s.syncCPU, &s.floor, &s.floorCPU, &s.restart, &s.cleanup,
-		&s.apply, &s.applyFloor, &s.remove, &s.removeFloor, &s.noop}
+		&s.apply, &s.applyFloor, &s.remove, &s.removeFloor, &s.noop, &s.peerSync, &s.restore}
 }
 
 // combine returns a sample with each time as choose chooses it from those of the samples; counts are the highest.
@@ -80,6 +82,9 @@ func measure(ctx context.Context, b backend, cfg config) (*report, error) {
 		}
 		r.ruleReport = &ruleReport{RulesPassed: passed, NoopRestoreSeconds: seconds(s.noop)}
 	}
+	if s.peerSync > 0 {
+		r.peerReport = &peerReport{seconds(s.peerSync), seconds(s.restore)}
+	}
 	if cfg.connect > 0 {
 		if r.connectReport, err = measureConnect(ctx, b, cfg); err != nil {
 			return nil, fmt.Errorf("connect: %w", err)
@@ -122,6 +127,11 @@ func measureProgramming(ctx context.Context, b backend, cfg config) (out sample,
 		s, err := p.repetition(ctx, cfg, dump)
 		if err != nil {
 			return out, err
+		}
+		if b.peers != nil && !cfg.alone {
+			if s.peerSync, s.restore, err = b.peers(ctx, cfg.state()); err != nil {
+				return out, err
+			}
 		}
 		samples = append(samples, s)
 	}

@@ -17,17 +17,22 @@ func openNftables(ctx context.Context, ns *lab.NetNS, trace func([]byte)) (model
 	return nftables.New(ctx, nftables.Config{NetNS: ns.FD(), Trace: trace})
 }
 
-// A netfilterSocket is a raw socket to the kernel's nf_tables. It knows of netlink no more than where a message ends.
-type netfilterSocket struct {
+// A netlinkSocket is a raw socket to a part of the kernel. It knows of netlink no more than where a message ends.
+type netlinkSocket struct {
 	fd     int
 	answer []byte
 	acks   int // how many the prepared batch asks for
 }
 
 func openNetfilterSocket(ns *lab.NetNS) (floor, error) {
-	s := &netfilterSocket{answer: make([]byte, 1<<16)}
+	return openNetlinkSocket(ns, unix.NETLINK_NETFILTER)
+}
+
+// openNetlinkSocket opens a socket of a netlink family.
+func openNetlinkSocket(ns *lab.NetNS, family int) (*netlinkSocket, error) {
+	s := &netlinkSocket{answer: make([]byte, 1<<16)}
 	err := ns.Do(func() (err error) {
-		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 		return os.NewSyscallError("socket", err)
 	})
 	if err != nil {
@@ -42,14 +47,14 @@ func openNetfilterSocket(ns *lab.NetNS) (floor, error) {
 	} {
 		if err := set(); err != nil {
 			unix.Close(s.fd)
-			return nil, fmt.Errorf("netfilter socket: %w", err)
+			return nil, fmt.Errorf("netlink socket: %w", err)
 		}
 	}
 	return s, nil
 }
 
 // prepare makes room for the batch, and counts the acknowledgements that it asks for.
-func (s *netfilterSocket) prepare(batch []byte) error {
+func (s *netlinkSocket) prepare(batch []byte) error {
 	s.acks = 0
 	err := eachMessage(batch, func(_, flags uint16, _ []byte) {
 		if flags&unix.NLM_F_ACK != 0 {
@@ -67,7 +72,7 @@ func (s *netfilterSocket) prepare(batch []byte) error {
 }
 
 // send sends a batch in one piece and waits for its acknowledgements.
-func (s *netfilterSocket) send(batch []byte) error {
+func (s *netlinkSocket) send(batch []byte) error {
 	if err := unix.Sendto(s.fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
@@ -96,7 +101,7 @@ func (s *netfilterSocket) send(batch []byte) error {
 	return nil
 }
 
-func (s *netfilterSocket) Close() error { return unix.Close(s.fd) }
+func (s *netlinkSocket) Close() error { return unix.Close(s.fd) }
 
 // splitBatches cuts a stream of netlink messages behind each end of a batch.
 func splitBatches(stream []byte) ([][]byte, error) {

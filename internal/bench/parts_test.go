@@ -172,7 +172,7 @@ func TestEveryBackendHasBars(t *testing.T) {
 		require.True(t, ok, name)
 		reports := map[string]*report{}
 		for _, run := range c.runs {
-			reports[run.name] = &report{connectReport: &connectReport{}, ruleReport: &ruleReport{}, churnReport: &churnReport{}}
+			reports[run.name] = &report{connectReport: &connectReport{}, ruleReport: &ruleReport{}, peerReport: &peerReport{}, churnReport: &churnReport{}}
 			cfg := run.config
 			cfg.runs = 1
 			require.NoError(t, cfg.check(), run.name)
@@ -195,4 +195,20 @@ func TestSplitScripts(t *testing.T) {
 	require.Equal(t, model.IPv6, f)
 	_, err = splitScripts([]byte("*nat\nCOMMIT\n"))
 	require.ErrorContains(t, err, "does not say for which family")
+}
+
+// A stream of pieces falls apart where each of them says where it goes.
+func TestSplitAddressed(t *testing.T) {
+	one, two := addressed(unix.NETLINK_ROUTE, message(24, 0, 1, 2, 3)), addressed(unix.NETLINK_NETFILTER, batch())
+	pieces, err := splitAddressed(slices.Concat(one, two))
+	require.NoError(t, err)
+	require.Equal(t, [][]byte{one, two}, pieces)
+	family, messages, err := addressee(pieces[0])
+	require.NoError(t, err)
+	require.Equal(t, unix.NETLINK_ROUTE, family)
+	require.Equal(t, message(24, 0, 1, 2, 3), messages)
+	_, _, err = addressee(messages)
+	require.ErrorContains(t, err, "does not say where it goes")
+	_, err = splitAddressed([]byte{1, 2, 3})
+	require.Error(t, err)
 }

@@ -30,6 +30,7 @@ type report struct {
 	*connectReport
 	*ruleReport
 	*churnReport
+	*peerReport
 
 	// floorCPUSeconds is the CPU time of the floor, removeTransactions the most that one removal took: -check tells them.
 	floorCPUSeconds    float64
@@ -49,6 +50,12 @@ type connectReport struct {
 type ruleReport struct {
 	RulesPassed        int     `json:"rules_passed"`
 	NoopRestoreSeconds float64 `json:"noop_restore_seconds"`
+}
+
+// A peerReport is what a backend adds that has others to compare with.
+type peerReport struct {
+	PeerSyncSeconds float64 `json:"peer_sync_seconds"`
+	RestoreSeconds  float64 `json:"restore_seconds"`
 }
 
 // quantile returns the value below which the fraction q of the values lies, 0 if there are none.
