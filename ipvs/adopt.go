@@ -1,7 +1,9 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -9,26 +11,23 @@ import (
 	"github.com/headgate/headgate/internal/nft"
 )
 
-// An evidence is how virtual services of ours are told from those of others. The table lists them. What is not listed is
-// ours if this process made it, if it has no affinity and has the tag or, where the table is lost, if there is a route of
-// ours to its address. One with affinity is otherwise ours if it might be and is just what is wanted.
+// An evidence is how virtual services of ours are told from those of others: the table lists them, or their flags have
+// the mark, or this process made them. Somebody who edits one takes the mark off, and who flushes the table the list; of
+// one that has lost both nobody can tell after a restart, so it is somebody else's.
 type evidence struct {
 	listed map[virtualKey]bool
 	// until has when something has to be gone: real servers, and with address 0 virtual services.
 	until map[nft.ElementKey]time.Time
-	lost  [2]bool // by family
 }
 
 // evidence reads what the table says.
 func (p *Programmer) evidence(ctx context.Context) (e evidence, err error) {
 	e = evidence{listed: map[virtualKey]bool{}, until: map[nft.ElementKey]time.Time{}}
 	found, err := p.table.Elements(ctx, virtualServices, drainingServers)
-	e.lost = [2]bool{true, true}
 	for _, f := range found {
 		switch k := keyOf(f); f.Set {
 		case virtualServices:
 			e.listed[k] = true
-			e.lost[k.family()] = false
 		case drainingServers:
 			e.until[f.ElementKey] = p.now().Add(f.Timeout)
 		}
@@ -36,46 +35,45 @@ func (p *Programmer) evidence(ctx context.Context) (e evidence, err error) {
 	return e, err
 }
 
-// adopt reads what the kernel holds of ours.
+// adopt reads what the kernel holds of ours. Without the module, of which the error is errNoModule, that is the routes
+// alone.
 func (p *Programmer) adopt(ctx context.Context) (*record, error) {
 	known := p.record
 	if known == nil {
 		known = p.last
 	}
-	found, err := p.kernel.services(ctx)
-	if err != nil {
-		return nil, err
+	found, missing := p.kernel.services(ctx)
+	if missing != nil && !errors.Is(missing, errNoModule) {
+		return nil, missing
 	}
 	rec := newRecord()
-	if rec.routes, err = p.kernel.routes(ctx); err != nil {
-		return nil, err
+	var err error
+	if rec.routes, err = p.kernel.routes(ctx); err != nil || missing != nil {
+		return rec, cmp.Or(err, missing)
 	}
 	ev, err := p.evidence(ctx)
 	if err != nil {
 		return nil, err
 	}
+	mark := ownerFlags(p.cfg.RouteProtocol)
 	for k, spec := range found {
-		_, routed := rec.routes[k.at.Addr()]
-		persistent := spec.flags&flagPersistent != 0
-		switch {
-		case ev.listed[k], known != nil && known.virtual[k] != nil, !persistent && spec.timeout == tag(p.cfg.RouteProtocol), ev.lost[k.family()] && routed:
-			v := &virtual{spec: spec}
-			if known != nil && known.virtual[k] != nil {
-				v.owner = known.virtual[k].owner
-			}
-			rec.add(k, v)
-		default:
+		made := known != nil && known.virtual[k] != nil
+		if !made && !ev.listed[k] && spec.flags>>ownerShift != mark>>ownerShift {
 			rec.foreign[k] = true
-			if persistent && (ev.lost[k.family()] || routed) {
-				rec.doubtful[k] = spec
-			}
+			continue
 		}
+		v := &virtual{spec: spec}
+		if made {
+			v.owner = known.virtual[k].owner
+		}
+		rec.add(k, v)
 	}
-	return rec, p.take(ctx, rec, slices.Collect(maps.Keys(rec.virtual)), ev)
+	return rec, p.take(ctx, rec, ev)
 }
 
 // take reads the real servers of virtual services of ours.
-func (p *Programmer) take(ctx context.Context, rec *record, keys []virtualKey, ev evidence) error {
+func (p *Programmer) take(ctx context.Context, rec *record, ev evidence) error {
+	keys := slices.Collect(maps.Keys(rec.virtual))
 	found, err := p.kernel.servers(ctx, keys)
 	if err != nil {
 		return err
@@ -96,19 +94,4 @@ func (p *Programmer) take(ctx context.Context, rec *record, keys []virtualKey, e
 		rec.note(k)
 	}
 	return nil
-}
-
-// adopt takes the doubtful virtual services that are just what is wanted.
-func (w *work) adopt(ctx context.Context, v *view) error {
-	rec := w.p.record
-	var ours []virtualKey
-	for k, spec := range rec.doubtful {
-		if want := v.want(k); want != nil && want.spec == spec {
-			rec.add(k, &virtual{spec: spec})
-			ours = append(ours, k)
-			delete(rec.foreign, k)
-			delete(rec.doubtful, k)
-		}
-	}
-	return w.p.take(ctx, rec, ours, evidence{})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Check reports whether the kernel still holds what was last written: the table's structure, every virtual service and
-// every route; and, at most once in [Config.VerifyInterval], every real server. See [model.Programmer].
+// every route, the sysctls that services rely on; and, at most once in [Config.VerifyInterval], every real server. See [model.Programmer].
 func (p *Programmer) Check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,6 +52,9 @@ func (p *Programmer) check(ctx context.Context) error {
 		return err
 	}
 	if err := p.table.Check(ctx); err != nil {
+		return err
+	}
+	if err := p.sysctlsHold(); err != nil {
 		return err
 	}
 	now := p.now()

@@ -65,6 +65,8 @@ func judge(o *op, cause error) (failure, error) {
 		return alien, nil
 	case (o.kind == addVirtual || o.kind == editVirtual) && errors.Is(cause, unix.ENOENT):
 		return blame, fmt.Errorf("scheduler %s: the kernel has no module ip_vs_%[1]s: %w: %w", o.spec.scheduler, model.ErrNotSupported, cause)
+	case o.kind == addRoute && errors.Is(cause, unix.EEXIST):
+		return blame, fmt.Errorf("%s: %w by a route that is not ours", o, model.ErrConflict)
 	case errors.Is(cause, unix.EEXIST), errors.Is(cause, unix.ESRCH), errors.Is(cause, unix.ENOENT):
 		return drifted, fmt.Errorf("%s: %w: %w", o, model.ErrDrift, cause)
 	case o.kind >= addRoute:

@@ -174,6 +174,41 @@ func TestDrainingEndpoint(t *testing.T) {
 	require.NoError(t, s.Check(ctx))
 }
 
+// An endpoint that is listed again while it drains has no deadline any more, whatever a restart finds, and a fresh one
+// once it is listed no more.
+func TestDeadlineTakenBack(t *testing.T) {
+	cfg := Config{DrainDeadline: time.Hour}
+	s := newStand(t, cfg)
+	ctx := context.Background()
+	draining := epA
+	draining.State = model.Draining
+	listed, unlisted := drainState(model.TCP, draining, epB), drainState(model.TCP, epB)
+	_, err := s.Sync(ctx, listed)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{epB.Addr.String(): 1}, s.k.listed(web), "what never served need not drain")
+	_, err = s.Sync(ctx, drainState(model.TCP, epA, epB))
+	require.NoError(t, err)
+	s.k.connect(t, web, epA.Addr, 1, 0)
+	from := drainState(model.TCP, epA, epB)
+	for _, to := range []model.State{unlisted, listed, unlisted} {
+		_, err = s.Apply(ctx, model.DiffStates(from, to))
+		require.NoError(t, err)
+		from = to
+		require.NoError(t, s.Check(ctx))
+		drains, err := s.Drain(ctx)
+		require.NoError(t, err)
+		require.Len(t, drains, 1)
+		if len(to.Endpoints[drained]) == 2 {
+			require.Zero(t, drains[0].Until)
+			require.NotContains(t, set(listRules(t, s), "draining"), epA.Addr.Addr().String())
+		} else {
+			require.Equal(t, s.clock.Add(time.Hour), drains[0].Until)
+			require.Contains(t, set(listRules(t, s), "draining"), epA.Addr.Addr().String())
+		}
+		s.clock = s.clock.Add(30 * time.Minute)
+	}
+}
+
 // A service that is gone stays while connections are open, and its address stays local; then both go.
 func TestServiceGone(t *testing.T) {
 	for name, end := range map[string]func(*stand, *testing.T){

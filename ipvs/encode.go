@@ -137,10 +137,7 @@ func writeAddr(w *nlink.Writer, typ uint16, a netip.Addr) {
 	w.Buf = append(w.Buf, b[:]...)
 }
 
-const (
-	loopbackIndex = 1    // of lo in every namespace
-	routeMetric   = 1024 // apart from the kernel's own local routes, which have 0 and come first
-)
+const loopbackIndex = 1 // of lo in every namespace
 
 // writeRoute writes the request for a local route, which makes an address the node's without giving it to an interface.
 func writeRoute(w *nlink.Writer, protocol uint8, o *op) {
@@ -159,7 +156,7 @@ func writeRoute(w *nlink.Writer, protocol uint8, o *op) {
 	routeHeader(w, fam, scope, uint8(o.vip.BitLen()), protocol)
 	w.Bytes(unix.RTA_DST, o.vip.AsSlice())
 	w.Host32(unix.RTA_OIF, loopbackIndex)
-	w.Host32(unix.RTA_PRIORITY, routeMetric)
+	w.Host32(unix.RTA_PRIORITY, routeMetric(protocol))
 	if o.src.IsValid() && o.kind != delRoute {
 		w.Bytes(unix.RTA_PREFSRC, o.src.AsSlice())
 	}

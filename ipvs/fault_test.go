@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -169,6 +170,74 @@ func TestForeign(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, res.Err())
 	require.Contains(t, s.k.vips, web.at.Addr())
+	// Nor has a change to wait for a full Sync.
+	res, err = s.Apply(ctx, model.DiffStates(state, more))
+	require.NoError(t, err)
+	require.ErrorIs(t, res.Err(), model.ErrConflict)
+	delete(s.k.virtual, later)
+	res, err = s.Apply(ctx, model.DiffStates(state, more))
+	require.NoError(t, err)
+	require.NoError(t, res.Err())
+	require.Contains(t, s.record.virtual, later)
+}
+
+// Ours are known again, with affinity and without, though the table that lists them is gone and a new Programmer knows
+// nothing; and what others have put at our addresses meanwhile is known as theirs.
+func TestTableLost(t *testing.T) {
+	for _, clean := range []bool{false, true} {
+		s := newStand(t, Config{})
+		ctx := context.Background()
+		state := two(epA)
+		state.Services[drained] = model.Service{Affinity: time.Hour, Frontends: state.Services[drained].Frontends}
+		_, err := s.Sync(ctx, state)
+		require.NoError(t, err)
+		persistent, plain := virtualKey{at: netip.MustParseAddrPort("172.20.0.10:8443")}, virtualKey{at: netip.MustParseAddrPort("172.20.0.10:8444")}
+		s.k.virtual[persistent] = &pretendedService{spec: virtualSpec{scheduler: "rr", flags: flagPersistent, timeout: 60, netmask: math.MaxUint32}}
+		s.k.virtual[plain] = &pretendedService{spec: virtualSpec{scheduler: "rr", netmask: math.MaxUint32}}
+		out, err := s.ns.Command(ctx, "nft", "flush", "ruleset").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		s.restart(t, Config{})
+		s.k.sent = nil
+		if clean {
+			require.NoError(t, s.Cleanup(ctx))
+			require.Len(t, s.k.virtual, 2)
+			require.Empty(t, s.k.vips)
+		} else {
+			res, err := s.Sync(ctx, state)
+			require.NoError(t, err)
+			require.NoError(t, res.Err())
+			require.Empty(t, s.k.sent, "what is equal is not touched")
+			require.Len(t, s.k.virtual, 4)
+		}
+		require.Contains(t, s.k.virtual, persistent)
+		require.Contains(t, s.k.virtual, plain)
+	}
+}
+
+// Without the module there are no virtual services left to remove, but there are routes and the table.
+func TestCleanupWithoutModule(t *testing.T) {
+	s := newStand(t, Config{})
+	ctx := context.Background()
+	_, err := s.Sync(ctx, two(epA))
+	require.NoError(t, err)
+	s.k.virtual, s.k.unloaded = map[virtualKey]*pretendedService{}, true
+	require.ErrorIs(t, s.Check(ctx), model.ErrDrift)
+	_, err = s.Sync(ctx, two(epA))
+	require.ErrorIs(t, err, model.ErrNotSupported)
+	for _, leave := range []func() error{
+		func() error { return s.Cleanup(ctx) },
+		func() error { _, err := s.Retire(ctx); return err },
+	} {
+		require.NoError(t, leave())
+		require.Empty(t, s.k.vips)
+		require.NotContains(t, listRules(t, s), "headgate")
+		s.k.unloaded = false
+		_, err = s.Sync(ctx, two(epA))
+		require.NoError(t, err)
+		require.Len(t, s.k.vips, 2)
+		s.restart(t, Config{})
+		s.k.virtual, s.k.unloaded = map[virtualKey]*pretendedService{}, true
+	}
 }
 
 // B61: no address of a host is made local: not this node's, which it has already, not one that is configured as another's.

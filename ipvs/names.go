@@ -51,6 +51,13 @@ func scheduler(s *model.Service, equal bool) (name string, flags uint32) {
 // of which there may be a thousand to the second.
 const longestAffinity = (1<<32 - 1) / 1000 * time.Second
 
-// tag is the timeout of our virtual services without affinity, for which it means nothing: by it they are known again
-// if the table that lists them is lost.
-func tag(routeProtocol int) uint32 { return 0x6800 + uint32(routeProtocol) }
+// ownerShift is where the flags of a virtual service have room for more than the kernel knows: it keeps what it does not
+// know, and takes the lowest six bits alone to mean anything.
+const ownerShift = 16
+
+// ownerFlags are flags by which our virtual services are known again if the table that lists them is lost.
+func ownerFlags(routeProtocol int) uint32 { return (0x6800 + uint32(routeProtocol)) << ownerShift }
+
+// routeMetric is that of our routes: apart from the kernel's own local routes, which have 0 and come first, from those
+// of other people, and from those of a Programmer with another number.
+func routeMetric(routeProtocol uint8) uint32 { return 0x6800 + uint32(routeProtocol) }

@@ -25,6 +25,8 @@ type pretended struct {
 	refuse func(o *op) error
 	// broken is the error of every exchange.
 	broken error
+	// unloaded says that there is no IPVS.
+	unloaded bool
 	// sent has every request that was carried out.
 	sent []op
 	// late has virtual services that come after one has looked for them.
@@ -46,6 +48,9 @@ func (p *pretended) services(context.Context) (map[virtualKey]virtualSpec, error
 	out := map[virtualKey]virtualSpec{}
 	for k, v := range p.virtual {
 		out[k] = v.spec
+	}
+	if p.unloaded {
+		return nil, errNoModule
 	}
 	return out, p.broken
 }

@@ -170,19 +170,17 @@ func (p *Programmer) cleanup(ctx context.Context) error {
 	p.left = false
 	p.resolver.Reset()
 	rec, err := p.adopt(ctx)
-	if err != nil && !errors.Is(err, errNoModule) { // without the module there is nothing
+	if err != nil && !errors.Is(err, errNoModule) { // without the module there are no virtual services
 		return p.fail(err)
 	}
 	p.record = rec
 	var res model.Result
 	var virtual, routes []op
-	if rec != nil {
-		for k := range rec.virtual {
-			virtual = append(virtual, op{kind: delVirtual, key: k})
-		}
-		for a := range rec.routes {
-			routes = append(routes, op{kind: delRoute, vip: a})
-		}
+	for k := range rec.virtual {
+		virtual = append(virtual, op{kind: delVirtual, key: k})
+	}
+	for a := range rec.routes {
+		routes = append(routes, op{kind: delRoute, vip: a})
 	}
 	for _, ops := range [][]op{routes, virtual} {
 		if refused, err := p.do(ctx, ops, &res); err != nil || len(refused) > 0 {

@@ -19,8 +19,8 @@ func (k virtualKey) family() model.Family { return model.FamilyOf(k.at.Addr()) }
 // A virtualSpec is how a virtual service is configured, as a whole: whatever differs is put right.
 type virtualSpec struct {
 	scheduler string
-	flags     uint32 // IP_VS_SVC_F_…, without that which the kernel sets itself
-	timeout   uint32 // seconds; of a service without affinity, where it means nothing, the mark that it is ours
+	flags     uint32 // IP_VS_SVC_F_…, without that which the kernel sets itself, and the mark that it is ours
+	timeout   uint32 // of persistence, in seconds
 	netmask   uint32 // IPv4: a mask; IPv6: the length of a prefix
 	engine    string // of persistence: ours have none
 }
@@ -68,7 +68,7 @@ type record struct {
 	at map[netip.Addr]int
 	// routes has the addresses that are made local, and the source address that the node has towards them, if any.
 	routes map[netip.Addr]netip.Addr
-	// foreign has virtual services of others, where one of ours was wanted.
+	// foreign has virtual services of others, as far as they have been seen.
 	foreign map[virtualKey]bool
 	// draining has the virtual services of which something drains.
 	draining map[virtualKey]bool
@@ -78,13 +78,11 @@ type record struct {
 	hosts map[netip.Addr]bool
 	// source is, by family, the one of them that the node sends from by default.
 	source [2]netip.Addr
-	// doubtful are virtual services that may be ours: the table that would tell is lost.
-	doubtful map[virtualKey]virtualSpec
 }
 
 func newRecord() *record {
 	return &record{virtual: map[virtualKey]*virtual{}, at: map[netip.Addr]int{}, routes: map[netip.Addr]netip.Addr{},
-		foreign: map[virtualKey]bool{}, draining: map[virtualKey]bool{}, doubtful: map[virtualKey]virtualSpec{}}
+		foreign: map[virtualKey]bool{}, draining: map[virtualKey]bool{}}
 }
 
 // add notes a virtual service.

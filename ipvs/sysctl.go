@@ -38,8 +38,8 @@ type setting struct {
 	ours bool
 }
 
-// settings lists what should be set. The first is needed.
-func (p *Programmer) settings() []setting {
+// settings lists what should be set where a node is programmed. The first is needed.
+func (p *Programmer) settings(node *model.Node) []setting {
 	all := []setting{
 		{sysctlConntrack, "1", "connections of IPVS can be neither masqueraded nor told apart", true},
 		{sysctlNodest, "1", "packets of connections to endpoints that are gone are swallowed until they time out", true},
@@ -47,7 +47,7 @@ func (p *Programmer) settings() []setting {
 		{sysctlForward4, "1", "replies of IPv4 endpoints do not come back through this node", false},
 		{sysctlForward6, "1", "replies of IPv6 endpoints do not come back through this node", false},
 	}
-	if p.node.NodePorts.Loopback {
+	if node.NodePorts.Loopback {
 		all = append(all, setting{sysctlRouteLocalnet, "1", "node ports do not answer on loopback", true})
 	}
 	if p.cfg.StrictARP {
@@ -69,39 +69,76 @@ func readSysctl(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// sysctls sets what is to be set, if it may, and looks at what matters for services.
+// sysctls sets what is to be set whatever the node, if it may, and looks at what matters for services.
 func (p *Programmer) sysctls() error {
 	if p.pretended {
 		p.quiescent = true
 		return nil
 	}
-	err := p.netns.Do(func() error {
-		for _, s := range p.settings() {
-			is, err := readSysctl(s.name)
-			if err != nil {
-				return err
-			}
-			if p.cfg.SetSysctls && s.ours && is != s.value {
-				if err := os.WriteFile(sysctlPath(s.name), []byte(s.value), 0); err != nil {
-					return fmt.Errorf("setting %s: %w", s.name, nlink.Meaning(err))
-				}
-			}
-		}
-		on, err := readSysctl(sysctlConntrack)
-		if err == nil && on != "1" {
-			err = fmt.Errorf("%s is %q: %w", sysctlConntrack, on, model.ErrNotSupported)
-		}
-		quiescent, qerr := readSysctl(sysctlQuiescent)
-		p.quiescent = quiescent == "1"
-		return errors.Join(err, qerr)
-	})
+	if err := p.setSysctls(&model.Node{}); err != nil {
+		return err
+	}
+	on, quiescent, err := p.needed()
+	if err == nil && on != "1" {
+		err = fmt.Errorf("%s is %q: %w", sysctlConntrack, on, model.ErrNotSupported)
+	}
+	p.quiescent = quiescent
 	return err
+}
+
+// needed reads what services rely on: the sysctl that all of them do, and whether those with affinity may.
+func (p *Programmer) needed() (conntrack string, quiescent bool, err error) {
+	err = p.netns.Do(func() (err error) {
+		if conntrack, err = readSysctl(sysctlConntrack); err != nil {
+			return err
+		}
+		value, err := readSysctl(sysctlQuiescent)
+		quiescent = value == "1"
+		return err
+	})
+	return conntrack, quiescent, err
+}
+
+// setSysctls sets what is to be set for a node, if it may.
+func (p *Programmer) setSysctls(node *model.Node) error {
+	if !p.cfg.SetSysctls || p.pretended {
+		return nil
+	}
+	return p.netns.Do(func() error {
+		for _, s := range p.settings(node) {
+			is, err := readSysctl(s.name)
+			if err == nil && s.ours && is != s.value {
+				err = os.WriteFile(sysctlPath(s.name), []byte(s.value), 0)
+			}
+			if err != nil {
+				return fmt.Errorf("setting %s: %w", s.name, nlink.Meaning(err))
+			}
+		}
+		return nil
+	})
+}
+
+// sysctlsHold finds out whether somebody has turned off what services rely on, or on what was missing.
+func (p *Programmer) sysctlsHold() error {
+	if p.pretended {
+		return nil
+	}
+	on, quiescent, err := p.needed()
+	switch {
+	case err != nil:
+		return err
+	case on != "1":
+		return drift("%s is %q", sysctlConntrack, on)
+	case quiescent != p.quiescent:
+		return drift("%s was changed", sysctlQuiescent)
+	}
+	return nil
 }
 
 // obstacles finds sysctls that are not as they should be: missing has the one without which nothing works.
 func (p *Programmer) obstacles() (missing, warnings []model.Finding, err error) {
 	err = p.netns.Do(func() error {
-		for _, s := range p.settings() {
+		for _, s := range p.settings(&p.node) {
 			is, err := readSysctl(s.name)
 			switch {
 			case err != nil:

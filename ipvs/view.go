@@ -127,8 +127,9 @@ func (v *view) demand(res *model.Resolved, fam model.Family, local bool) *demand
 
 // spec returns how a service's virtual services are configured.
 func (v *view) spec(s *model.Service, fam model.Family, equal bool) virtualSpec {
-	spec := virtualSpec{timeout: tag(v.cfg.RouteProtocol), netmask: math.MaxUint32}
+	spec := virtualSpec{netmask: math.MaxUint32}
 	spec.scheduler, spec.flags = scheduler(s, equal)
+	spec.flags |= ownerFlags(v.cfg.RouteProtocol)
 	if fam == model.IPv6 {
 		spec.netmask = 128
 	}

@@ -38,7 +38,7 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 			return w.res, p.fail(err)
 		}
 		v := newView(&p.cfg, p.resolver, delta, w.names)
-		if err := w.adopt(ctx, v); err != nil {
+		if err := w.lookAgain(ctx, v); err != nil {
 			return w.res, p.fail(err)
 		}
 		more := w.check(v, refused)
@@ -51,6 +51,11 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 		if len(more) == 0 {
 			p.resolver.Commit(delta)
 			p.node = delta.Node
+			if p.node.NodePorts.Loopback && (w.all || delta.NodeChanged) { // only now: what keeps other hosts from loopback is in place
+				if err := p.setSysctls(&p.node); err != nil {
+					return w.res, p.fail(err)
+				}
+			}
 			if w.all {
 				p.verified = p.now()
 			}
@@ -74,6 +79,33 @@ func (w *work) step(name string, since time.Time) {
 		w.res.Steps = append(w.res.Steps, model.Step{Name: name})
 	}
 	w.res.Steps[i].Took += time.Since(since)
+}
+
+// lookAgain forgets those virtual services of others, where one of ours is wanted, that are gone by now. A full Sync has
+// just seen all that there are.
+func (w *work) lookAgain(ctx context.Context, v *view) error {
+	rec := w.p.record
+	if w.all || len(rec.foreign) == 0 {
+		return nil
+	}
+	var taken []virtualKey
+	for _, form := range v.forms {
+		keys(form, &v.nodePorts, func(k virtualKey) {
+			if rec.foreign[k] {
+				taken = append(taken, k)
+			}
+		})
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	there, err := w.p.kernel.exist(ctx, taken)
+	for _, k := range taken {
+		if err == nil && !there[k] {
+			delete(rec.foreign, k)
+		}
+	}
+	return err
 }
 
 // check refuses the services that need not be tried.
@@ -412,7 +444,7 @@ func (r *record) unlist(t *nft.Plan, now time.Time, k virtualKey, was *virtual) 
 		gone.Real = s.at
 		if is == nil || is.leaving {
 			t.Remove(k.family(), gone)
-		} else if i, ok := is.find(s.at); !ok || !is.servers[i].leaving {
+		} else if i, ok := is.find(s.at); !ok || !is.servers[i].leaving || is.servers[i].until.IsZero() {
 			t.Remove(k.family(), gone)
 		}
 	}
