@@ -72,7 +72,7 @@ func at(addrs ...netip.AddrPort) (fs []model.Frontend) {
 	return fs
 }
 
-func sync(t *testing.T, p *ipvs.Programmer, s model.State) {
+func program(t *testing.T, p *ipvs.Programmer, s model.State) {
 	t.Helper()
 	res, err := p.Sync(context.Background(), s)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestStrictARP(t *testing.T) {
 	wire("ip addr add 198.51.100.99/32 dev eth0; ip route replace 172.20.0.10/32 dev eth0; ip route replace 198.51.100.10/32 dev eth0")
 	for _, strict := range []bool{false, true} {
 		p := f.open(t, ipvs.Config{SetSysctls: true, StrictARP: strict})
-		sync(t, p, f.state(map[model.ServiceName]model.Service{"default/web": {Frontends: at(vip)}}, realA))
+		program(t, p, f.state(map[model.ServiceName]model.Service{"default/web": {Frontends: at(vip)}}, realA))
 		wire("ip neigh flush dev eth0")
 		neighbours := wire("ping -c 1 -W 2 172.20.0.10 >/dev/null; ping -c 1 -W 2 198.51.100.10 >/dev/null; ip neigh show dev eth0")
 		require.Regexp(t, `(?m)^198\.51\.100\.10 lladdr`, neighbours, "the node's own address")
@@ -156,9 +156,9 @@ func TestSharedAddress(t *testing.T) {
 	port := func(a netip.AddrPort, p uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), p) }
 	one := f.state(map[model.ServiceName]model.Service{"default/one": {Frontends: at(vip, vip6)}}, realA, real6)
 	two := f.state(map[model.ServiceName]model.Service{"default/two": {Frontends: at(port(vip, 443), port(vip6, 443))}}, realA, real6)
-	sync(t, first, one)
-	sync(t, second, two)
-	sync(t, first, one)
+	program(t, first, one)
+	program(t, second, two)
+	program(t, first, one)
 	require.NoError(t, first.Check(t.Context()))
 	require.NoError(t, second.Check(t.Context()))
 	require.NoError(t, first.Cleanup(t.Context()))
@@ -184,7 +184,7 @@ func TestUDPSenderMoves(t *testing.T) {
 		return f.state(map[model.ServiceName]model.Service{"default/dns": {Protocol: model.UDP,
 			Frontends: []model.Frontend{{Kind: model.External, Addr: vip}}}}, a)
 	}
-	sync(t, p, state(realA))
+	program(t, p, state(realA))
 	q := lab.Query{Proto: lab.UDP, To: vip, Source: netip.MustParseAddrPort("203.0.113.5:40000")}
 	a, err := f.client.Ask(t.Context(), q)
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestSysctls(t *testing.T) {
 	require.Equal(t, "0", read("net/ipv4/vs/conntrack"), "New writes nothing")
 	s := f.state(map[model.ServiceName]model.Service{"default/web": {Affinity: time.Hour, Frontends: at(vip)}}, realA)
 	s.Node.NodePorts.Loopback = true
-	sync(t, p, s)
+	program(t, p, s)
 	for name, want := range map[string]string{"conntrack": "1", "expire_nodest_conn": "1", "expire_quiescent_template": "1"} {
 		require.Equal(t, want, read("net/ipv4/vs/"+name), name)
 	}
@@ -225,7 +225,7 @@ func TestSysctls(t *testing.T) {
 		err := p.Check(t.Context())
 		require.ErrorIs(t, err, model.ErrDrift)
 		require.ErrorContains(t, err, name)
-		sync(t, p, s)
+		program(t, p, s)
 		require.NoError(t, p.Check(t.Context()))
 	}
 	require.NoError(t, f.Node.Sysctl("net/ipv4/vs/conntrack", "0"))
@@ -243,7 +243,7 @@ func TestIndependentReader(t *testing.T) {
 		services[model.ServiceName(fmt.Sprint("default/", proto))] = model.Service{Protocol: proto, Balance: []model.Balance{model.Random, model.SourceHash, model.LeastConn}[i],
 			Affinity: time.Duration(i) * time.Hour, Frontends: at(vip, vip6)}
 	}
-	sync(t, p, f.state(services, realA, real6))
+	program(t, p, f.state(services, realA, real6))
 	handle, err := reader.New(fmt.Sprintf("/proc/self/fd/%d", f.Node.FD()))
 	require.NoError(t, err)
 	defer handle.Close()

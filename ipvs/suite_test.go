@@ -1,15 +1,19 @@
 package ipvs_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +43,7 @@ func newIn(cfg ipvs.Config) func(tb testing.TB, w modeltest.World) model.Program
 		tb.Helper()
 		cfg := cfg
 		cfg.NetNS, cfg.SetSysctls, cfg.VerifyInterval = w.NetNS(), true, 1
+		cfg.Trace = spoil(w)
 		p, err := ipvs.New(context.Background(), cfg)
 		require.NoError(tb, err)
 		tb.Cleanup(func() { require.NoError(tb, p.Close()) })
@@ -79,6 +84,40 @@ func sh(tb testing.TB, w modeltest.World, script string) string {
 	return out
 }
 
+// spoiled has the namespaces, by descriptor, on the way to whose kernel requests are spoiled.
+var spoiled sync.Map
+
+// refuse makes the kernel refuse the new endpoint of the service default/api:http, as package modeltest defines it.
+func refuse(_ testing.TB, w modeltest.World, _ model.ServiceName, err error) {
+	if err == nil {
+		spoiled.Delete(w.NetNS())
+	} else {
+		spoiled.Store(w.NetNS(), true)
+	}
+}
+
+// spoil returns a trace that asks for a real server of another family than its virtual service, which is only possible
+// through a tunnel.
+func spoil(w modeltest.World) func(family int, messages []byte) {
+	virtual, real := netip.MustParseAddr("172.20.0.11").AsSlice(), netip.MustParseAddr("10.128.0.12").AsSlice()
+	return func(family int, messages []byte) {
+		if _, ok := spoiled.Load(w.NetNS()); !ok || family != unix.NETLINK_GENERIC {
+			return
+		}
+		for len(messages) > 0 {
+			size := int(binary.NativeEndian.Uint32(messages)+3) &^ 3
+			m := messages[:size]
+			messages = messages[size:]
+			of := binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, 6), 11) // IPVS_DEST_ATTR_ADDR_FAMILY
+			i := bytes.LastIndex(m, binary.NativeEndian.AppendUint16(of, unix.AF_INET))
+			const cmd, delDest = unix.SizeofNlMsghdr, 7
+			if i > 0 && m[cmd] != delDest && bytes.Contains(m, virtual) && bytes.Contains(m, real) {
+				binary.NativeEndian.PutUint16(m[i+len(of):], unix.AF_INET6)
+			}
+		}
+	}
+}
+
 func target() modeltest.Target {
 	return modeltest.Target{
 		Name:     "ipvs",
@@ -87,6 +126,7 @@ func target() modeltest.Target {
 		Snapshot: snapshot,
 		Plant:    plant,
 		Damage:   damage(),
+		Refuse:   refuse,
 		Seed:     *seed,
 		Skip: map[string]string{
 			"balance/source-hash-is-the-same-on-every-node": "hash-order",

@@ -2,6 +2,7 @@
 //
 //	sudo go run ./examples/quickstart
 //	sudo go run ./examples/quickstart -backend iptables
+//	sudo go run ./examples/quickstart -backend ipvs
 //
 // Client, node and servers live in network namespaces without names, which end with the program: it changes nothing on
 // the machine that it runs on. Read run from the top; world.go builds the network around it, traffic.go asks.
@@ -22,6 +23,7 @@ import (
 
 	"github.com/headgate/headgate/internal/example"
 	"github.com/headgate/headgate/iptables"
+	"github.com/headgate/headgate/ipvs"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/nftables"
 )
@@ -37,6 +39,12 @@ var backends = map[string]backend{
 	"iptables":        overIptables(iptables.Auto, "iptables-save"), // whichever variant this host uses
 	"iptables-legacy": overIptables(iptables.Legacy, "iptables-legacy-save"),
 	"iptables-nft":    overIptables(iptables.NFT, "iptables-nft-save"),
+	"ipvs": {
+		open: func(ctx context.Context, netns int) (model.Programmer, error) {
+			return ipvs.New(ctx, ipvs.Config{NetNS: netns, SetSysctls: true}) // those of the namespace alone
+		},
+		list: []string{"sh", "-c", "ipvsadm -Ln; ip route show table local proto 104; nft list ruleset"},
+	},
 	"nftables": {
 		open: func(ctx context.Context, netns int) (model.Programmer, error) {
 			return nftables.New(ctx, nftables.Config{NetNS: netns})

@@ -19,6 +19,9 @@ func TestEachBackend(t *testing.T) {
 	lab.NeedRoot(t)
 	for name, b := range backends {
 		t.Run(name, func(t *testing.T) {
+			if _, err := os.Stat("/proc/net/ip_vs"); err != nil && name == "ipvs" {
+				t.Skip("needs IPVS: runs in the VM")
+			}
 			_, err := exec.LookPath(b.list[0])
 			require.NoError(t, err, "the rules cannot be shown")
 			out := exampletest.Succeed(t, "-backend", name)
@@ -45,6 +48,18 @@ func TestEachBackend(t *testing.T) {
 			require.Contains(t, out, "Cleaned up")
 		})
 	}
+}
+
+// A kernel without IPVS is named for what it lacks, with what to do about it.
+func TestWithoutIPVS(t *testing.T) {
+	lab.NeedRoot(t)
+	if _, err := os.Stat("/proc/net/ip_vs"); err == nil {
+		t.Skip("the kernel has IPVS: runs on hosts without")
+	}
+	out, errs, code := exampletest.Run(t, exampletest.Command(t, "-backend", "ipvs"))
+	require.Equal(t, 1, code, out)
+	require.Contains(t, errs, "ip_vs: listing virtual services: the kernel does not have IPVS")
+	require.Contains(t, errs, "modprobe ip_vs")
 }
 
 func number(t *testing.T, s string) int {
