@@ -136,36 +136,62 @@ func (r *ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
 	r.Rules.Render(f, res, lay, r.frontend)
 }
 
-// frontend puts a frontend into the form: where it leads to, and what is behind it on the short cut.
-func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
-	svc := &to.Res.Service
-	policy := svc.Policy(f.Kind)
-	verdict, _ := to.Res.Selections[r.Family].Serving(policy)
-	maps := [...]nft.SetID{nft.Services, nft.ShortcutServices, nft.LocalServices}
-	bySource := nft.ExternalLocalChain
-	if f.Kind == model.NodePort {
-		maps = [...]nft.SetID{nft.NodePorts, nft.ShortcutNodePorts, nft.LocalNodePorts}
-		bySource = nft.NodePortLocalChain
-	}
+// A way is where new connections to a frontend are led.
+type way struct {
+	first string // from the map of services: a chain's name or [nft.DropVerdict]
+	local bool   // whoever may not take the short cut is led on to IPVS
+	short bool   // there is a short cut
+}
+
+// bySource reports whether the way depends on who the client is.
+func (w way) bySource() bool {
+	return w.first == nft.ExternalLocalChain || w.first == nft.NodePortLocalChain
+}
+
+// way returns the way of a service's frontend.
+func (r *ruleset) way(res *model.Resolved, f model.Frontend) way {
+	policy := res.Service.Policy(f.Kind)
+	verdict, _ := res.Selections[r.Family].Serving(policy)
+	w := way{first: externalByIPVS, short: verdict != model.Rejected && r.shortCut(&res.Service, f)}
 	switch external := f.Kind != model.Internal; {
 	case verdict == model.Rejected:
-		to.Name(maps[0], f, nft.RefuseChain)
+		w.first = nft.RefuseChain
 	case external && policy == model.Local && !r.noShortCut:
-		to.Name(maps[0], f, bySource)
-		if verdict == model.Balanced {
-			to.Lead(maps[2], f, byIPVS)
+		w.first, w.local = nft.ExternalLocalChain, verdict == model.Balanced
+		if f.Kind == model.NodePort {
+			w.first = nft.NodePortLocalChain
 		}
 	case verdict == model.Dropped:
-		to.Name(maps[0], f, nft.DropVerdict)
+		w.first = nft.DropVerdict
 	case !external:
-		to.Name(maps[0], f, internalByIPVS)
+		w.first = internalByIPVS
 	case policy == model.Local:
-		to.Name(maps[0], f, localByIPVS)
-	default:
-		to.Name(maps[0], f, externalByIPVS)
+		w.first = localByIPVS
 	}
-	if verdict != model.Rejected && r.shortCut(svc, f) {
-		to.Lead(maps[1], f, to.Through(f, nft.Plain, nft.ClusterList))
+	return w
+}
+
+// leadMaps are the verdict maps that lead a frontend on: first, and with policy Local whoever may take the short cut and
+// everybody else.
+type leadMaps struct{ services, short, local nft.SetID }
+
+// leading returns the maps of a frontend of its kind.
+func leading(f model.Frontend) leadMaps {
+	if f.Kind == model.NodePort {
+		return leadMaps{nft.NodePorts, nft.ShortcutNodePorts, nft.LocalNodePorts}
+	}
+	return leadMaps{nft.Services, nft.ShortcutServices, nft.LocalServices}
+}
+
+// frontend puts a frontend into the form: where it leads to, and what is behind it on the short cut.
+func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
+	w, maps := r.way(to.Res, f), leading(f)
+	to.Name(maps.services, f, w.first)
+	if w.local {
+		to.Lead(maps.local, f, byIPVS)
+	}
+	if w.short {
+		to.Lead(maps.short, f, to.Through(f, nft.Plain, nft.ClusterList))
 		to.Record(f, [2]bool{nft.ClusterList: true})
 	}
 	to.Own(f)
