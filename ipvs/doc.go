@@ -14,7 +14,8 @@
 // Virtual services, real servers and routes are compared as whole objects, and those that are as they shall be are not
 // touched: not by a Sync after a restart either, so that connections and affinity live on. Requests are sent many at a
 // time, and a refused one is traced to its service, which alone is left out. Other people's virtual services, routes
-// and rules are never touched.
+// and rules are never touched: ours are listed in the table, and have a mark in flags that IPVS keeps and does not read,
+// so that they are known again without it.
 //
 // There is no transaction over several virtual services, but an order: the table knows of one before it is made and
 // until it is gone, and lets nothing through to it meanwhile. So no connection is ever balanced without its source ranges
@@ -37,7 +38,8 @@
 //
 // # What it refuses
 //
-// Affinity of less than a minute or more than 49 days; SourceHash over more than 256 endpoints; a frontend at an address
+// Affinity of less than a minute or more than 49 days; SourceHash over more than 256 endpoints, Maglev over more than
+// 4093; a frontend at an address
 // in [Config.Hosts]; a frontend where somebody else has a virtual service (an error that wraps [model.ErrConflict]). A
 // scheduler that the kernel does not have is named in the error.
 //

@@ -365,6 +365,27 @@ func TestAffinityRefused(t *testing.T) {
 	require.Contains(t, res.Err().Error(), "net.ipv4.vs.expire_quiescent_template")
 }
 
+// More endpoints than a hashing scheduler has buckets for would leave some without clients.
+func TestTooManyToHash(t *testing.T) {
+	s := newStand(t, Config{})
+	for balance, most := range map[model.Balance]int{model.SourceHash: 256, model.Maglev: 4093} {
+		state := drainState(model.TCP)
+		state.Services[drained] = model.Service{Balance: balance, Frontends: state.Services[drained].Frontends}
+		for i := range most + 1 {
+			a := netip.AddrFrom4([4]byte{10, 128, byte(i >> 8), byte(i)})
+			state.Endpoints[drained] = append(state.Endpoints[drained], model.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
+		}
+		res, err := s.Sync(t.Context(), state)
+		require.NoError(t, err)
+		require.ErrorIs(t, res.Err(), model.ErrNotSupported)
+		state.Endpoints[drained] = state.Endpoints[drained][1:]
+		res, err = s.Sync(t.Context(), state)
+		require.NoError(t, err)
+		require.NoError(t, res.Err())
+		require.Len(t, s.k.listed(web), most)
+	}
+}
+
 // No packet could meet a virtual service that the table does not know of: not while it comes, not while it goes.
 func TestTableKnowsFirstAndForgetsLast(t *testing.T) {
 	s := newStand(t, Config{})

@@ -244,7 +244,19 @@ func TestHashWeights(t *testing.T) {
 	}
 	require.Equal(t, []uint32{1, 1}, weightsOf(model.SourceHash, eps(1000, 1000)))
 	require.Equal(t, []uint32{1, 3}, weightsOf(model.SourceHash, eps(7, 21)))
-	require.Equal(t, []uint32{1, 255}, weightsOf(model.SourceHash, eps(1, 65535)))
+	require.Equal(t, []uint32{1, 254}, weightsOf(model.SourceHash, eps(1, 65535)))
+	for _, many := range []int{255, 256} {
+		weights := append(make([]uint16, 0, many), 65535)
+		for len(weights) < many {
+			weights = append(weights, 1)
+		}
+		sum := uint32(0)
+		for _, w := range weightsOf(model.SourceHash, eps(weights...)) {
+			require.Positive(t, w)
+			sum += w
+		}
+		require.LessOrEqual(t, sum, uint32(hashBuckets), "somebody would get nothing")
+	}
 	require.Equal(t, []uint32{7, 21}, weightsOf(model.Random, eps(7, 21)))
 	require.Empty(t, weightsOf(model.SourceHash, nil))
 }

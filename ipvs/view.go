@@ -140,11 +140,16 @@ func (v *view) spec(s *model.Service, fam model.Family, equal bool) virtualSpec 
 	return spec
 }
 
-// hashBuckets is how many buckets the scheduler sh has, unless the kernel was built otherwise: CONFIG_IP_VS_SH_TAB_BITS.
-const hashBuckets = 256
+// How many buckets the schedulers sh and mh have, unless the kernel was built otherwise: CONFIG_IP_VS_SH_TAB_BITS,
+// CONFIG_IP_VS_MH_TAB_INDEX.
+const (
+	hashBuckets   = 256
+	maglevBuckets = 4093
+)
 
 // weightsOf returns the weights that real servers get. The scheduler sh gives a server as many buckets as its weight
-// says, whatever is left for the others, so they are reduced to what the buckets can hold.
+// says, whatever is left for the others, so they are reduced to what the buckets can hold: one for each, and of the
+// rest a share.
 func weightsOf(b model.Balance, eps []model.Endpoint) []uint32 {
 	out := make([]uint32, len(eps))
 	sum, divisor := uint32(0), uint32(0)
@@ -162,7 +167,7 @@ func weightsOf(b model.Balance, eps []model.Endpoint) []uint32 {
 	for i := range out {
 		out[i] /= divisor
 		if sum > hashBuckets {
-			out[i] = max(1, out[i]*hashBuckets/sum)
+			out[i] = 1 + out[i]*(hashBuckets-min(hashBuckets, uint32(len(out))))/sum
 		}
 	}
 	return out
@@ -202,8 +207,9 @@ func (v *view) check(res *model.Resolved, r *record, quiescent bool) error {
 			return fmt.Errorf("%s: the address is another host's (%s), which this node could not reach any more: %w", f, v.cfg.Hosts[i], model.ErrNotSupported)
 		}
 		sel := res.Selections[f.Family()]
-		if n := max(len(sel.Cluster), len(sel.Local)); s.Balance == model.SourceHash && n > hashBuckets {
-			return fmt.Errorf("hashing over %d endpoints, more than %d: %w", n, hashBuckets, model.ErrNotSupported)
+		n, most := max(len(sel.Cluster), len(sel.Local)), map[model.Balance]int{model.SourceHash: hashBuckets, model.Maglev: maglevBuckets}
+		if most := most[s.Balance]; most > 0 && n > most {
+			return fmt.Errorf("%s over %d endpoints, more than the kernel has buckets for: %d: %w", s.Balance, n, most, model.ErrNotSupported)
 		}
 	}
 	var err error
