@@ -229,8 +229,15 @@ func TestServiceGone(t *testing.T) {
 			require.Equal(t, map[string]int{epA.Addr.String(): 0, epB.Addr.String(): 0}, s.k.listed(web))
 			require.Contains(t, s.k.vips, web.at.Addr())
 			require.NoError(t, s.Check(ctx))
-			end(s, t)
+			s.k.connect(t, web, epA.Addr, 0, 1)
+			s.k.halfOpen = 1
 			drains, err := s.Drain(ctx)
+			require.NoError(t, err)
+			require.Len(t, drains, 1, "the client may have no more to say, and still listen")
+			s.k.halfOpen = 0
+			s.k.connect(t, web, epA.Addr, 1, 0)
+			end(s, t)
+			drains, err = s.Drain(ctx)
 			require.NoError(t, err)
 			require.Empty(t, drains)
 			require.Empty(t, s.k.virtual)

@@ -125,6 +125,59 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// What the kernel will not take costs a service nothing that it has, not for a moment.
+func TestRefusedTakesNothingAway(t *testing.T) {
+	s := newStand(t, Config{})
+	ctx := context.Background()
+	from := drainState(model.TCP, epA)
+	_, err := s.Sync(ctx, from)
+	require.NoError(t, err)
+	s.k.refuse = func(o *op) error {
+		if o.kind == addServer {
+			return unix.ENOMEM
+		}
+		return nil
+	}
+	s.k.watch = func(o *op) { t.Errorf("carried out: %s", o) }
+	res, err := s.Apply(ctx, model.DiffStates(from, drainState(model.TCP, epB)))
+	require.NoError(t, err)
+	require.ErrorIs(t, res.Err(), unix.ENOMEM)
+	require.Equal(t, map[string]int{epA.Addr.String(): 1}, s.k.listed(web))
+}
+
+// A service of which the kernel does not even take what it took before is left out of a Sync, and it alone.
+func TestRefusedAltogether(t *testing.T) {
+	s := newStand(t, Config{})
+	ctx := context.Background()
+	state := two(epA)
+	hashed := state.Services[drained]
+	hashed.Balance = model.Maglev
+	state.Services[drained] = hashed
+	_, err := s.Sync(ctx, state)
+	require.NoError(t, err)
+	s.k.virtual = map[virtualKey]*pretendedService{}
+	s.k.refuse = func(o *op) error {
+		if o.kind == addVirtual && o.spec.scheduler == "mh" {
+			return unix.ENOENT
+		}
+		return nil
+	}
+	for range 2 {
+		res, err := s.Sync(ctx, state)
+		require.NoError(t, err)
+		require.Len(t, res.Rejected, 1)
+		require.ErrorIs(t, res.Rejected[0], model.ErrNotSupported)
+		require.Len(t, s.k.virtual, 1)
+		require.Len(t, s.k.vips, 1)
+		require.NoError(t, s.Check(ctx))
+	}
+	s.k.refuse = nil
+	res, err := s.Sync(ctx, state)
+	require.NoError(t, err)
+	require.NoError(t, res.Err())
+	require.Len(t, s.k.virtual, 2)
+}
+
 // B60: virtual services of others stay as they are, and a service of ours that wants their place is refused by name.
 func TestForeign(t *testing.T) {
 	s := newStand(t, Config{})

@@ -203,11 +203,23 @@ func (p *plan) counts(k virtualKey) bool {
 	return v != nil && len(v.servers) > 0 && (!v.leaving || k.proto != model.UDP || p.patient)
 }
 
-// doubts reports whether the connections of a virtual service that is to go, of which some count as active, have to be
-// looked at: the kernel counts those that a client has only asked for as well, for a minute.
+// doubts reports whether the connections of a virtual service that is to go have to be looked at. Those that the kernel
+// counts as active may only have been asked for, and are counted for a minute; those that it does not may be half open.
 func (p *plan) doubts(k virtualKey, found []foundServer) bool {
 	v := p.rec.virtual[k]
-	return v != nil && v.leaving && !v.kept && !p.patient && k.proto != model.UDP && slices.ContainsFunc(found, func(f foundServer) bool { return f.active > 0 })
+	if v == nil || !v.leaving || p.patient || k.proto == model.UDP {
+		return false
+	}
+	active, inactive := total(found)
+	return active > 0 && !v.kept || active == 0 && inactive > 0
+}
+
+// total counts the connections of servers.
+func total(found []foundServer) (active, inactive int) {
+	for _, f := range found {
+		active, inactive = active+f.active, inactive+f.inactive
+	}
+	return active, inactive
 }
 
 // drained plans, once the connections of a virtual service are counted, what of it goes and what stays. none says that
@@ -219,14 +231,8 @@ func (p *plan) drained(k virtualKey, found []foundServer, none bool) (ops []op) 
 	}
 	late := func(until time.Time) bool { return !until.IsZero() && !p.now.Before(until) }
 	if v.leaving {
-		open := 0
-		for _, f := range found {
-			open += f.active
-			if p.patient {
-				open += f.inactive
-			}
-		}
-		if open == 0 || none || k.proto == model.UDP && !p.patient || late(v.until) {
+		active, inactive := total(found)
+		if active+inactive == 0 || none || k.proto == model.UDP && !p.patient || late(v.until) {
 			return []op{{kind: delVirtual, key: k, owner: v.owner}}
 		}
 		v.kept = true

@@ -25,6 +25,8 @@ type pretended struct {
 	refuse func(o *op) error
 	// broken is the error of every exchange.
 	broken error
+	// halfOpen are connections to every real server that are open, though inactive.
+	halfOpen int
 	// unloaded says that there is no IPVS.
 	unloaded bool
 	// sent has every request that was carried out.
@@ -204,7 +206,7 @@ func (p *pretended) open(_ context.Context, keys []virtualKey) (map[virtualKey]i
 	counts := map[virtualKey]int{}
 	for _, k := range keys {
 		for _, f := range p.virtual[k].servers {
-			counts[k] += f.active
+			counts[k] += f.active + p.halfOpen
 		}
 	}
 	return counts, false, p.broken

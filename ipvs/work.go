@@ -63,10 +63,14 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 			return w.res, nil
 		}
 		for name, err := range more {
-			if refused[name] != nil {
-				return w.res, p.fail(err) // it was left out already
+			switch {
+			case refused[name] == nil:
+				refused[name] = err
+			case w.all && p.resolver.Form(name) != nil:
+				p.resolver.Forget(name) // the kernel does not even take what it was before
+			default:
+				return w.res, p.fail(err)
 			}
-			refused[name] = err
 		}
 	}
 }
@@ -149,7 +153,7 @@ func (w *work) program(ctx context.Context, v *view, delta *model.Delta) (map[mo
 	if more, err := w.writeTable(ctx, v, delta, next); err != nil || len(more) > 0 {
 		return more, err
 	}
-	for _, ops := range [][]op{next.virtual, append(next.comes, next.leaves...), next.routes} {
+	for _, ops := range [][]op{next.virtual, next.comes, next.leaves, next.routes} {
 		if more, err := p.do(ctx, ops, &w.res); err != nil || len(more) > 0 {
 			return more, err
 		}
