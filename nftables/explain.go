@@ -56,7 +56,7 @@ type explainer struct {
 	model.Explanation
 	p     *Programmer
 	q     model.Query
-	rules ruleset
+	rules *ruleset
 	own   map[netip.Addr]bool
 	word  string // ip or ip6
 	// balanced and masqueraded are the label bits that are set on the way.

@@ -69,10 +69,13 @@ func PrefixWords(p netip.Prefix) string {
 
 // Written returns what a family's table holds for a service; false, if nothing is known of it.
 func (t *Table) Written(name model.ServiceName, fam model.Family) (f Form, ok bool) {
-	if t.record == nil || t.record.laid[name] == nil {
+	if t.record == nil {
 		return f, false
 	}
 	l := t.record.laid[name]
+	if l.res == nil {
+		return f, false
+	}
 	t.record.rules[fam].Render(&f, l.res, l.lay[fam])
 	return f, true
 }
