@@ -181,13 +181,17 @@ func execute(ctx context.Context, program string, args []string, stdin []byte) (
 	// The thread lives as long as the child; if the process dies, so does the child.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	// Its output is read until it is closed, which somebody whom it started in a group of its own might not do.
+	cmd.WaitDelay = 10 * time.Second
 	err := cmd.Run()
 	if err == nil {
 		return stdout.Bytes(), nil
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		err = fmt.Errorf("killed: %w", context.Cause(ctx))
+	case errors.Is(err, exec.ErrWaitDelay): // part of its output may be missing
+		err = fmt.Errorf("%w: %w", model.ErrBusy, err)
 	}
 	return nil, newToolError(program, err, stderr.String())
 }
