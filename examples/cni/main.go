@@ -87,8 +87,11 @@ func attach(ctx context.Context, conf config, a attachment) error {
 	}
 	err = program(ctx, conf, before, after, a.serviceNames())
 	if err != nil {
-		warn("undoing what was done", program(ctx, conf, after, before, nil))
-		warn("undoing what was done", s.save(before))
+		undo := program(context.WithoutCancel(ctx), conf, after, before, nil)
+		if undo == nil {
+			undo = s.save(before)
+		}
+		warn("this is left to DEL: undoing what was done", undo)
 	}
 	return err
 }
