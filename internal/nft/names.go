@@ -32,7 +32,8 @@ const (
 	GuardLoopbackChain  = "guard-loopback"
 	ForwardInvalidChain = "forward-invalid"
 	recordPrefix        = "record-"
-	affinityMapPrefix   = "affinity-"
+	clientsPrefix       = "to-"
+	localClientsPrefix  = "local-to-"
 )
 
 // NFProto returns the family's number in netfilter's messages.
@@ -78,6 +79,10 @@ func identifier(name model.ServiceName) string {
 	}, string(name[:min(len(name), readable)]))
 	return fmt.Sprintf("%s-%s", clean, hash(name))
 }
+
+// shortID is a service's part of the names of its maps. The kernel finds a set by measuring and comparing the names of
+// all, so every letter counts: these are 65 bits, which two of a million services share once in 70 million times.
+func shortID(name model.ServiceName) string { return hash(name)[:13] }
 
 // hash returns 16 letters and digits for a name, 80 bits of SHA-256.
 func hash(name model.ServiceName) string {

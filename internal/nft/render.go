@@ -121,18 +121,20 @@ func (r *Rules) Render(f *Form, res *model.Resolved, lay Layouts, frontend func(
 	n.endpoints()
 }
 
-// affinityMaps puts the service's maps of clients into the form: one for each list and endpoint port.
+// affinityMaps puts the service's maps of clients into the form: one for each list and endpoint port. The service's
+// name is in the comment.
 func (r *Renderer) affinityMaps() {
 	for l, lay := range r.lay {
-		prefix := affinityMapPrefix
+		prefix := clientsPrefix
 		if List(l) == LocalList {
-			prefix += "local-"
+			prefix = localClientsPrefix
 		}
 		for _, p := range ports(lay) {
-			name := prefix + r.id + "-" + strconv.Itoa(int(p))
+			name := prefix + shortID(r.Res.Name) + "-" + strconv.Itoa(int(p))
 			r.pins[l] = append(r.pins[l], affinityPort{name: name, port: p})
 			timeout := r.Res.Service.Affinity.Truncate(time.Millisecond)
 			m := clientMap{Set: clientMapSet(name, timeout, uint32(r.AffinitySize))}
+			m.Comment = r.note
 			for _, s := range lay.taken() {
 				if s.Port() == p {
 					m.addrs = append(m.addrs, s.Addr())

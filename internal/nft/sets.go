@@ -69,6 +69,8 @@ type Set struct {
 	Size    uint32
 	// Expires says that elements may have a time of their own to live. Their presence is not verified by Check.
 	Expires bool
+	// Comment is what nft shows beside the set.
+	Comment string
 }
 
 // BaseSets returns the shapes of the sets that every table has, by [SetID].
@@ -236,6 +238,7 @@ const (
 	udataKeyTypeof     = 3
 	udataDataTypeof    = 4
 	udataDataInterval  = 6
+	udataSetComment    = 7
 
 	udataExprID   = 0
 	udataExprData = 1
@@ -274,6 +277,9 @@ func (s Set) userData(fam model.Family) []byte {
 	}
 	if s.Map {
 		out = append(out, tlv32(udataDataInterval, 0)...)
+	}
+	if s.Comment != "" {
+		out = append(out, tlv(udataSetComment, append([]byte(s.Comment), 0)...)...)
 	}
 	return out
 }
