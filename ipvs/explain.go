@@ -26,9 +26,10 @@ func (p *Programmer) Explain(_ context.Context, q model.Query) (model.Explanatio
 	}
 	fam := model.FamilyOf(q.To.Addr())
 	x := explainer{rec: p.record, node: &p.node, q: q, key: virtualKey{proto: q.Protocol, at: q.To},
-		rules: p.cfg.rules(p.node, fam).(*ruleset), table: familyWord(fam) + " " + p.cfg.Table}
+		rules: p.cfg.rules(p.node, fam).(*ruleset), table: nft.Word(fam) + " " + p.cfg.Table}
 	x.Explanation = p.resolver.Explain(q, x.isNode)
 	x.form = p.resolver.Form(x.Service)
+	x.written, _ = p.table.Written(x.Service, fam)
 	x.differ()
 	x.walk()
 	return x.Explanation, nil
@@ -44,6 +45,8 @@ type explainer struct {
 	q     model.Query
 	key   virtualKey
 	form  *model.Resolved // of the service, if any
+	// written is what the table holds for it.
+	written nft.Form
 }
 
 // isNode reports whether an address is the node's.
@@ -97,17 +100,37 @@ func (x *explainer) hop(where, rule string, args ...any) {
 	x.Path = append(x.Path, model.Hop{Where: where, Rule: fmt.Sprintf(rule, args...)})
 }
 
-// chain adds a hop inside a chain of the table, set one about an element of a set or map.
+// chain adds a hop inside a chain of the table, element one about an element of a set or map.
 func (x *explainer) chain(name, rule string, args ...any) {
 	x.hop(x.table+" chain "+name, rule, args...)
 }
 
-func (x *explainer) set(id nft.SetID, element string) {
-	kind := "map"
-	if !sets()[id].Map {
-		kind = "set"
+func (x *explainer) element(e nft.Element) {
+	of, kind := sets()[e.Set], "set"
+	if of.Map {
+		kind = "map"
 	}
-	x.hop(x.table+" "+kind+" "+sets()[id].Name, "%s", element)
+	x.hop(x.table+" "+kind+" "+of.Name, "%s", of.Words(e))
+}
+
+// own adds a hop about the service's own element in a set or map, and returns it.
+func (x *explainer) own(id nft.SetID) nft.Element {
+	k := x.elementKey(id)
+	if x.Frontend.Kind == model.NodePort {
+		k.Addr = netip.Addr{}
+	}
+	e, _ := x.written.Element(k)
+	x.element(e)
+	return e
+}
+
+func (x *explainer) elementKey(id nft.SetID) nft.ElementKey {
+	return nft.ElementKey{Set: id, Addr: x.q.To.Addr(), Proto: x.q.Protocol, Port: x.q.To.Port()}
+}
+
+// address adds a hop about an element that is an address.
+func (x *explainer) address(id nft.SetID) {
+	x.element(nft.Element{ElementKey: nft.ElementKey{Set: id, Addr: x.q.To.Addr()}})
 }
 
 // walk tells the way.
@@ -122,10 +145,10 @@ func (x *explainer) walk() {
 	case x.form != nil:
 		x.claimed()
 	case x.Fate == model.FateRefused && routed:
-		x.set(virtualIPs, x.q.To.Addr().String())
+		x.address(virtualIPs)
 		x.refuse()
 	case x.Fate == model.FateRefused:
-		x.set(virtualServices, x.element(false))
+		x.element(nft.Element{ElementKey: x.elementKey(virtualServices)})
 		x.refuse()
 	case x.Fate == model.FateDropped:
 		x.chain(nft.DispatchChain, "drop")
@@ -139,15 +162,6 @@ func (x *explainer) sent() bool {
 
 func (x *explainer) refuse() { x.chain(nft.RefuseChain, "reject") }
 
-// element writes the key of the connection's frontend as nft does.
-func (x *explainer) element(nodePort bool) string {
-	key := fmt.Sprintf("%s . %d", x.q.Protocol, x.q.To.Port())
-	if !nodePort {
-		key = x.q.To.Addr().String() + " . " + key
-	}
-	return key
-}
-
 // claimed tells the way to a frontend.
 func (x *explainer) claimed() {
 	w, maps := x.rules.way(x.form, x.Frontend), leading(x.Frontend)
@@ -157,30 +171,21 @@ func (x *explainer) claimed() {
 	case loopback:
 		x.chain(nft.DispatchChain, "goto %s", loopbackChain)
 	case nodePort:
-		x.set(nodePortIPs, x.q.To.Addr().String())
+		x.address(nodePortIPs)
 	}
-	switch key := x.element(nodePort); {
+	switch {
 	case x.Fate == model.FateDropped && w.first != nft.DropVerdict && !x.lacksLocal(w):
 		x.outOfRange(nodePort)
 	case loopback && w.short:
-		x.set(maps.short, key)
-		x.translated(nodePort)
+		x.translated(maps)
 	default:
-		note, verdict := nft.Comment(x.Service), "goto "+w.first
-		if note != "" {
-			note = ` comment "` + note + `"`
-		}
-		if w.first == nft.DropVerdict {
-			verdict = "drop"
-		}
-		x.set(maps.services, key+note+" : "+verdict)
+		x.own(maps.services)
 		x.decided(w, maps)
 	}
 }
 
 // decided tells the way from the map of services on.
 func (x *explainer) decided(w way, maps leadMaps) {
-	nodePort := x.Frontend.Kind == model.NodePort
 	switch {
 	case x.Fate == model.FateRefused:
 		x.refuse()
@@ -191,14 +196,10 @@ func (x *explainer) decided(w way, maps leadMaps) {
 		x.chain(w.first, "goto %s", byIPVS)
 		x.balanced()
 	case x.takesShortCut():
-		key := "meta l4proto . th dport"
-		if !nodePort {
-			key = familyWord(x.key.family()) + " daddr . " + key
-		}
-		x.chain(w.first, "%s vmap @%s", key, sets()[maps.short].Name)
-		x.translated(nodePort)
+		x.chain(w.first, "vmap @%s", sets()[maps.short].Name)
+		x.translated(maps)
 	default:
-		x.set(maps.local, x.element(nodePort)+" : goto "+byIPVS)
+		x.own(maps.local)
 		x.balanced()
 	}
 }
@@ -209,7 +210,7 @@ func (x *explainer) outOfRange(nodePort bool) {
 	if nodePort {
 		restricted, check = nft.RestrictedNodePorts, nft.CheckSourceNPChain
 	}
-	x.set(restricted, x.element(nodePort))
+	x.own(restricted)
 	x.chain(check, "drop")
 }
 
@@ -226,13 +227,14 @@ func (x *explainer) takesShortCut() bool {
 }
 
 // translated tells the end of a way that the table balances itself.
-func (x *explainer) translated(nodePort bool) {
-	for _, t := range x.Endpoints {
-		endpoints := nft.Endpoints
-		if nodePort {
-			endpoints = nft.NodePortEndpoints
-		}
-		x.set(endpoints, fmt.Sprintf("%s . … : %s . %d", x.element(nodePort), t.Endpoint.Addr.Addr(), t.Endpoint.Addr.Port()))
+func (x *explainer) translated(maps leadMaps) {
+	e := x.own(maps.short)
+	steps, slots := x.rules.Way(&x.written, e.Chain, e.ElementKey)
+	for _, s := range steps {
+		x.chain(s.Chain, "%s", s.Rule)
+	}
+	for _, slot := range slots {
+		x.element(slot)
 	}
 	x.masqueraded()
 }
@@ -254,14 +256,6 @@ func (x *explainer) balanced() {
 		}
 	}
 	x.masqueraded()
-}
-
-// familyWord is how nft calls the tables of a family.
-func familyWord(f model.Family) string {
-	if f == model.IPv6 {
-		return "ip6"
-	}
-	return "ip"
 }
 
 // masqueraded tells where the client is hidden, if it is.
