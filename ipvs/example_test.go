@@ -37,6 +37,7 @@ func ExampleNew() {
 	tracker.SetEndpoints("shop/web:http", []model.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.244.0.1:8080")},
 		{Addr: netip.MustParseAddrPort("10.244.0.2:8080"), Weight: 3},
+		{Addr: netip.MustParseAddrPort("10.244.0.3:8080")},
 	})
 	if _, err := lb.Sync(ctx, tracker.State()); err != nil {
 		panic(err)
@@ -45,7 +46,10 @@ func ExampleNew() {
 	show(node, "ip", "route", "show", "table", "local", "proto", "104")
 
 	// One endpoint goes. Without connections there is nothing to wait for.
-	tracker.SetEndpoints("shop/web:http", []model.Endpoint{{Addr: netip.MustParseAddrPort("10.244.0.2:8080"), Weight: 3}})
+	tracker.SetEndpoints("shop/web:http", []model.Endpoint{
+		{Addr: netip.MustParseAddrPort("10.244.0.2:8080"), Weight: 3},
+		{Addr: netip.MustParseAddrPort("10.244.0.3:8080")},
+	})
 	if _, err := lb.Apply(ctx, tracker.Diff()); err != nil {
 		panic(err)
 	}
@@ -56,10 +60,12 @@ func ExampleNew() {
 	// -A -t 10.96.0.10:80 -s wlc
 	// -a -t 10.96.0.10:80 -r 10.244.0.1:8080 -m -w 1
 	// -a -t 10.96.0.10:80 -r 10.244.0.2:8080 -m -w 3
-	// local 10.96.0.10 dev lo scope host
+	// -a -t 10.96.0.10:80 -r 10.244.0.3:8080 -m -w 1
+	// local 10.96.0.10 dev lo scope host metric 1024
 	// 0 <nil>
 	// -A -t 10.96.0.10:80 -s wlc
 	// -a -t 10.96.0.10:80 -r 10.244.0.2:8080 -m -w 3
+	// -a -t 10.96.0.10:80 -r 10.244.0.3:8080 -m -w 1
 }
 
 //go:embed example_test.go
