@@ -29,7 +29,6 @@ type proxy struct {
 	syncer  *model.Syncer
 	metrics *prom.Registry
 
-	addrs  *nodewatch.Watcher
 	memory memory
 
 	// mu guards what follows.
@@ -60,7 +59,7 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return err
 	}
 	defer addrs.Close()
-	p := &proxy{cfg: cfg, log: log, metrics: prom.NewRegistry(), addrs: addrs, memory: memory{cfg.dir}, file: fileReport{Path: cfg.file}}
+	p := &proxy{cfg: cfg, log: log, metrics: prom.NewRegistry(), memory: memory{cfg.dir}, file: fileReport{Path: cfg.file}}
 	flows := prometheus.Config{}
 	drive := model.SyncerConfig{Nodes: addrs, Logger: log, CheckPeriod: cfg.within / 3}
 	if cleaner, err := conntrack.New(ctx, conntrack.Config{}); err != nil {
@@ -205,30 +204,13 @@ func (p *proxy) tell(state, status string) {
 	}
 }
 
-// explain says what becomes of a connection: by the backend's own account, or else by what the file says.
+// explain says what becomes of a connection, by the backend's own account.
 func (p *proxy) explain(ctx context.Context, q model.Query) (model.Explanation, error) {
-	lb := p.syncer.Programmer()
-	if e, ok := lb.(model.Explainer); ok {
-		return e.Explain(ctx, q)
+	lb, ok := p.syncer.Programmer().(model.Explainer)
+	if !ok {
+		return model.Explanation{}, fmt.Errorf("explaining: %w", model.ErrNotSupported)
 	}
-	p.mu.Lock()
-	want := p.want
-	p.mu.Unlock()
-	if len(want.Services) == 0 {
-		return model.Explanation{}, model.ErrNotSynced
-	}
-	r := model.NewResolver(lb.Features())
-	addrs, err := p.addrs.Addrs(ctx)
-	if err != nil {
-		return model.Explanation{}, err
-	}
-	want.Node.Addrs = addrs
-	delta, err := r.ResolveState(want, nil)
-	if err != nil {
-		return model.Explanation{}, err
-	}
-	r.Commit(delta)
-	return r.Explain(q, nil), nil
+	return lb.Explain(ctx, q)
 }
 
 // lockDir makes the folder for what a running proxy has on disk, and sees that there is only one. Closing the file

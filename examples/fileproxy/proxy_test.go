@@ -128,6 +128,7 @@ func (r *rig) badFile() {
 	out, err = r.client("explain", vip, "-from", "203.0.113.7", "-interface", "uplink1")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "balanced: random over 3 of 3 endpoints")
+	require.Regexp(t, `(?i)\n  .*fileproxy.*: `, out, "the way through the rules")
 	require.Contains(t, out, "shop/web")
 	out, err = r.client("explain", "10.96.0.53:80", "-protocol", "udp")
 	require.NoError(t, err, out)
