@@ -10,11 +10,11 @@ import (
 	"github.com/headgate/headgate/model/modeltest"
 )
 
-// What Docker, firewalld and kube-proxy have in the same tables stays as it is, byte for byte and counter for counter,
+// What Docker, firewalld, kube-proxy and ufw have in the same tables stays as it is, byte for byte and counter for counter,
 // through all that we do, and so do chains whose names are almost ours.
 func TestForeignRulesStay(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v Variant) {
-		for _, name := range []string{"docker", "firewalld", "kube-proxy"} {
+		for _, name := range []string{"docker", "firewalld", "kube-proxy", "ufw"} {
 			t.Run(name, func(t *testing.T) {
 				ns := newNS(t)
 				require.NoError(t, restore(ns.FD(), model.IPv4, v, foreign(t, name)))
@@ -30,7 +30,7 @@ func TestForeignRulesStay(t *testing.T) {
 							left = append(left, line)
 						}
 					}
-					return strings.Join(left, "")
+					return bare.ReplaceAllString(strings.Join(left, ""), "")
 				}
 				p := open(t, Config{NetNS: ns.FD(), Variant: v, DropInvalid: true, RejectOtherPorts: true})
 				for _, sc := range []string{"external-local", "node-port-everywhere", "internal-endpoints-here-and-there", "external-local"} {
