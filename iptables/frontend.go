@@ -59,19 +59,9 @@ func (w *writer) entry(tree int, f model.Frontend, rest string) {
 	w.out.entries[tree] = append(w.out.entries[tree], e)
 }
 
-// sources returns who may come in by a frontend; nobody in the list means everybody. If that includes the node's main
-// address, it includes the service's external addresses, from which packets come that were sent to oneself.
+// sources returns who may come in by a frontend; nobody in the list means everybody.
 func (w *writer) sources(f model.Frontend) []netip.Prefix {
-	if !f.Restricted() || !slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Contains(w.primary) }) {
-		return f.SourceRanges
-	}
-	all := slices.Clone(f.SourceRanges)
-	for _, o := range w.r.Frontends {
-		if o.Kind == model.External && o.Family() == w.family {
-			all = append(all, netip.PrefixFrom(o.Addr.Addr(), o.Addr.Addr().BitLen()))
-		}
-	}
-	return model.MergePrefixes(all)
+	return w.r.Sources(f, []netip.Addr{w.primary})
 }
 
 // fromSources appends rules that lead packets from one of the sources to a target that does not come back. Many, which

@@ -10,6 +10,20 @@
 // [Resolver], which checks, normalises, settles conflicts between services and calls [Select], so that all backends
 // mean the same; package modeltest has the suite that they all pass.
 //
+// # Which entry point
+//
+//   - [Syncer]: for a program that lives on a node. It takes changes from any goroutine, and sees to the rest: it gathers
+//     and programs them, tries again after failures, checks and repairs the kernel, cleans connection tracking, and says how
+//     each service stands. Begin here.
+//   - [Tracker] and a Programmer: for a program that has its own loop and its own idea of when to write.
+//   - A Programmer alone: for a tool that makes the kernel hold a State once, and ends.
+//   - [Resolver], Select and package modeltest: for authors of a backend.
+//
+// A Syncer writes nothing before the state is complete ([Syncer.Replace], [Syncer.Ready]), so that a restart takes nothing
+// away that is still wanted. It stops with its context and leaves the rules in place. [FirstSupported] chooses a backend
+// that can work here; [Syncer.Switch] moves a node to another one, and the open connections go on. An [Explainer], which
+// every backend is, answers what becomes of a connection, and by which rules.
+//
 // # Bad input
 //
 // A service that makes no sense, or that a backend cannot do, is rejected by name in the [Result]; it stays as it was
@@ -19,7 +33,8 @@
 //
 // # Concurrency
 //
-// A Tracker and a Programmer are safe for concurrent use. Everything else here is a value or a pure function.
+// A Tracker, a Programmer and a Syncer are safe for concurrent use, a Resolver is not. Everything else here is a value or
+// a pure function.
 //
 // The package imports the standard library alone and touches no kernel.
 package model
