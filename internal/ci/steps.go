@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"time"
 )
 
@@ -16,6 +17,8 @@ type step struct {
 	commands []command
 	// limit is how long all of it may take.
 	limit time.Duration
+	// atOnce says that the commands run side by side; what each prints is shown when it ends.
+	atOnce bool
 	// read makes something of what the commands print. Nil: it is shown.
 	read func(w *workshop) reader
 }
@@ -38,7 +41,7 @@ func (t tree) steps() []step {
 		{name: "prepare", limit: 10 * time.Minute, commands: []command{{args: []string{"go", "run", "./internal/vmtest", "-prepare", "-kernel", vmKernel}}}},
 		{name: "test", limit: 45 * time.Minute, commands: t.inModules("go", "test", "-race", "-count=1", "-timeout=40m", "-json", "./..."),
 			read: func(w *workshop) reader { return newEvents(w.out, "host") }},
-		{name: "vm", limit: 28 * time.Minute, commands: t.inVM(),
+		{name: "vm", limit: 28 * time.Minute, commands: t.inVM(), atOnce: true,
 			read: func(w *workshop) reader { return newVerbose(w.out, "kernel "+vmKernel) }},
 		{name: "examples", limit: 10 * time.Minute, commands: t.examples()},
 		{name: "benchmarks", limit: 15 * time.Minute, commands: t.inModules("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "-timeout=10m", "./...")},
@@ -55,10 +58,26 @@ func (t tree) inModules(args ...string) []command {
 	return all
 }
 
-// inVM returns the command that runs on another kernel every test that needs a kernel.
+// longInVM are packages whose tests take half of the time that all of them take in a virtual machine.
+var longInVM = []string{"github.com/headgate/headgate/ipvs", "github.com/headgate/headgate/model/modeltest"}
+
+// inVM returns the commands that run on another kernel every test that needs a kernel. There are two machines, since
+// the tests in one leave a processor idle most of the time.
 func (t tree) inVM() []command {
-	args := []string{"go", "run", "./internal/vmtest", "-kernel", vmKernel, "-v", "-timeout", "25m"}
-	return []command{{args: append(args, t.kernelTests...)}}
+	var packages [2][]string
+	for _, p := range t.kernelTests {
+		i := 0
+		if slices.Contains(longInVM, p) {
+			i = 1
+		}
+		packages[i] = append(packages[i], p)
+	}
+	var all []command
+	for _, p := range packages {
+		args := []string{"go", "run", "./internal/vmtest", "-kernel", vmKernel, "-v", "-timeout", "25m"}
+		all = append(all, command{args: append(args, p...)})
+	}
+	return all
 }
 
 // exampleArgs has the arguments of those examples that need some.

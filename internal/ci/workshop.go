@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"slices"
@@ -65,12 +66,10 @@ func (w *workshop) run(ctx context.Context, s step) outcome {
 	if len(s.commands) == 0 {
 		errs = append(errs, errors.New("there is nothing to run"))
 	}
-	for _, c := range s.commands {
-		tests, err := w.command(ctx, c, s.read)
-		o.tests = append(o.tests, tests...)
-		if err != nil {
-			fmt.Fprintf(w.out, "%s: %v\n", c, err)
-			errs = append(errs, err)
+	for r := range w.commands(ctx, s) {
+		o.tests = append(o.tests, r.tests...)
+		if r.err != nil {
+			errs = append(errs, r.err)
 		}
 	}
 	o.took, o.err = time.Since(started), errors.Join(errs...)
@@ -91,6 +90,50 @@ func (c command) String() string {
 		line = "cd " + c.dir + " && " + line
 	}
 	return line
+}
+
+// An ending is how a command ended.
+type ending struct {
+	tests []result
+	err   error
+}
+
+// commands runs the commands of a step and yields how each ended.
+func (w *workshop) commands(ctx context.Context, s step) iter.Seq[ending] {
+	one := func(w *workshop, c command) ending {
+		tests, err := w.command(ctx, c, s.read)
+		if err != nil {
+			fmt.Fprintf(w.out, "%s: %v\n", c, err)
+		}
+		return ending{tests, err}
+	}
+	return func(yield func(ending) bool) {
+		if !s.atOnce {
+			for _, c := range s.commands {
+				yield(one(w, c))
+			}
+			return
+		}
+		type said struct {
+			ending
+			out *bytes.Buffer
+		}
+		ended := make(chan said)
+		for _, c := range s.commands {
+			go func() {
+				own := *w
+				e := said{out: new(bytes.Buffer)}
+				own.out = e.out
+				e.ending = one(&own, c)
+				ended <- e
+			}()
+		}
+		for range s.commands {
+			e := <-ended
+			w.out.Write(e.out.Bytes())
+			yield(e.ending)
+		}
+	}
 }
 
 // command runs one command.

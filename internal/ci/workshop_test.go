@@ -61,6 +61,18 @@ func TestStepsEnd(t *testing.T) {
 	}
 }
 
+// Commands that run at once can wait for each other; what each prints stays together.
+func TestStepRunsAtOnce(t *testing.T) {
+	w, out := shop(t)
+	meet := func(mine, other string) command {
+		return sh("echo I am " + mine + "; touch $TMPDIR/" + mine + "; until [ -e $TMPDIR/" + other + " ]; do sleep 0.01; done; echo so am I")
+	}
+	o := w.run(t.Context(), step{commands: []command{meet("a", "b"), meet("b", "a")}, atOnce: true, limit: time.Minute})
+	require.NoError(t, o.err)
+	require.Contains(t, out.String(), "I am a\nso am I\n")
+	require.Contains(t, out.String(), "I am b\nso am I\n")
+}
+
 func TestStepCollectsTests(t *testing.T) {
 	w, _ := shop(t)
 	one := sh(`echo '{"Action":"pass","Package":"m/a","Test":"TestA"}'`)
