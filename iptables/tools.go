@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,7 +177,13 @@ func (t *tools) run(ctx context.Context, program string, args []string, stdin []
 func execute(ctx context.Context, program string, args []string, stdin []byte) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if f, err := fileOf(stdin); err == nil {
+		defer f.Close()
+		cmd.Stdin = f
+	} else {
+		cmd.Stdin = bytes.NewReader(stdin)
+	}
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	// The thread lives as long as the child; if the process dies, so does the child.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
@@ -194,4 +201,22 @@ func execute(ctx context.Context, program string, args []string, stdin []byte) (
 		err = fmt.Errorf("%w: %w", model.ErrBusy, err)
 	}
 	return nil, newToolError(program, err, stderr.String())
+}
+
+// fileOf returns an anonymous file in memory that holds a text and is open at its beginning. A program reads it at its own
+// pace, where a pipe would have it wait for us, and us for it, every 64 KiB.
+func fileOf(text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("headgate", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "headgate")
+	if _, err = f.Write(text); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close() // what it holds is of no use
+		return nil, err
+	}
+	return f, nil
 }
