@@ -29,7 +29,13 @@ func (w *work) isolate(err error) error {
 		if refusalOf(again) == nil {
 			return again
 		}
-		return err // it is not for any of them
+		name, ok := w.blamed(again)
+		if !ok || !w.all || w.resolver.Form(name) == nil {
+			return err // it is not for any of them
+		}
+		w.resolver.Forget(name) // the kernel does not even take what it was before
+		w.refused[name] = again
+		return w.isolate(again)
 	}
 	if err := w.admit(suspects, waiting, err); err != nil {
 		return err

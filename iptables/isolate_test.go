@@ -77,6 +77,34 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
+// A service of which the kernel does not even take what it was before does not hold up the others.
+func TestRefusedAltogether(t *testing.T) {
+	all, bad := modeltest.Big(10, 2), modeltest.BigName(7)
+	ns := newNS(t)
+	p := open(t, Config{NetNS: ns.FD(), Variant: NFT})
+	_, err := p.Sync(within(t), all)
+	require.NoError(t, err)
+	out, err := ns.Command(within(t), "iptables-nft", "-t", "nat", "-F").CombinedOutput()
+	require.NoError(t, err, string(out))
+	p.sides[model.IPv4].exec = func(ctx context.Context, program string, args []string, stdin []byte) ([]byte, error) {
+		for i, line := range bytes.Split(stdin, []byte("\n")) {
+			if bytes.Contains(line, []byte(comment(string(bad)))) {
+				return nil, newToolError(program, exited(1), fmt.Sprintf("line %d failed", i+1))
+			}
+		}
+		return execute(ctx, program, args, stdin)
+	}
+	res, err := p.Sync(within(t), all)
+	require.NoError(t, err)
+	require.Len(t, res.Rejected, 1)
+	require.Equal(t, bad, res.Rejected[0].Service)
+	listed := saved(t, ns.FD(), NFT)
+	for i := range 10 {
+		name := modeltest.BigName(i)
+		require.Equal(t, name != bad, strings.Contains(listed, comment(string(name))), "service %d", i)
+	}
+}
+
 // What is refused though no service is to blame is an error, not a rejection of everybody.
 func TestRefusalOfEverything(t *testing.T) {
 	p := open(t, Config{NetNS: newNS(t).FD(), Variant: NFT})

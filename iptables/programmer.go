@@ -152,6 +152,7 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 		}
 	}
 	w := p.newWork(ctx)
+	w.all = true
 	w.resolve = func(refused map[model.ServiceName]error) (*model.Delta, error) {
 		return p.resolver.ResolveState(want, refused)
 	}

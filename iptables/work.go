@@ -14,6 +14,8 @@ type work struct {
 	*Programmer
 	ctx     context.Context
 	resolve func(refused map[model.ServiceName]error) (*model.Delta, error)
+	// all says that everything is being programmed, not what changes alone.
+	all bool
 	// candidates are the services that are to be programmed; refused those that cannot be, and why.
 	candidates []model.ServiceName
 	refused    map[model.ServiceName]error

@@ -62,15 +62,8 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 			w.res.Rejected, w.res.Promoted = delta.Rejected, delta.Promoted
 			return w.res, nil
 		}
-		for name, err := range more {
-			switch {
-			case refused[name] == nil:
-				refused[name] = err
-			case w.all && p.resolver.Form(name) != nil:
-				p.resolver.Forget(name) // the kernel does not even take what it was before
-			default:
-				return w.res, p.fail(err)
-			}
+		if refused, err = p.resolver.LeaveOut(refused, more, w.all); err != nil {
+			return w.res, p.fail(err)
 		}
 	}
 }

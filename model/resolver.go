@@ -234,19 +234,6 @@ func (r *Resolver) Commit(d *Delta) {
 // Reset forgets everything: the kernel holds nothing of ours.
 func (r *Resolver) Reset() { *r = *NewResolver(r.features) }
 
-// Forget forgets the committed form of a service, because the kernel does not hold it any more and will not take it.
-// Those who wait for its frontends get them when one of them changes next.
-func (r *Resolver) Forget(name ServiceName) {
-	form := r.forms[name]
-	if form == nil {
-		return
-	}
-	delete(r.forms, name)
-	for _, f := range form.Frontends {
-		delete(r.owners, form.Key(f))
-	}
-}
-
 // admit returns the form that a change leads to, all frontends included; what is committed, if it cannot be had.
 func (r *Resolver) admit(d *Delta, c Change) *Resolved {
 	if c.After == nil {

@@ -103,7 +103,7 @@ func (p *Programmer) attempt(resolve func(refused map[model.ServiceName]error) (
 		case err != nil:
 			return res, p.fail(err)
 		case len(more) > 0:
-			if refused, err = p.leaveOut(refused, more); err != nil {
+			if refused, err = p.resolver.LeaveOut(refused, more, !p.table.Known()); err != nil {
 				return res, p.fail(err)
 			}
 			continue
@@ -113,25 +113,6 @@ func (p *Programmer) attempt(resolve func(refused map[model.ServiceName]error) (
 		res.Rejected, res.Promoted = delta.Rejected, delta.Promoted
 		return res, p.sysctls()
 	}
-}
-
-// leaveOut adds services to those that are left out in what they shall be. Who is refused again is left out altogether:
-// then the kernel does not even take what the service was before.
-func (p *Programmer) leaveOut(refused, more map[model.ServiceName]error) (map[model.ServiceName]error, error) {
-	if refused == nil {
-		refused = make(map[model.ServiceName]error, len(more))
-	}
-	for name, cause := range more {
-		switch {
-		case refused[name] == nil:
-			refused[name] = cause
-		case p.resolver.Form(name) != nil && !p.table.Known():
-			p.resolver.Forget(name)
-		default:
-			return nil, cause
-		}
-	}
-	return refused, nil
 }
 
 // Check reports whether the kernel still holds what was last written. If nobody has committed anything to nftables

@@ -30,6 +30,8 @@ type churnReport struct {
 // A witness notes what a Syncer does.
 type witness struct {
 	model.Unobserved
+	first   chan struct{} // is closed by the first report
+	once    sync.Once
 	mu      sync.Mutex // guards what follows
 	on      bool
 	applies int
@@ -39,6 +41,7 @@ type witness struct {
 
 // Synced implements model.Observer.
 func (w *witness) Synced(r model.SyncReport) {
+	defer w.once.Do(func() { close(w.first) })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := errors.Join(r.Err, r.Result.Err()); err != nil {
@@ -69,7 +72,7 @@ func measureChurn(ctx context.Context, b backend, cfg config) (_ *churnReport, e
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 
-	seen := &witness{}
+	seen := &witness{first: make(chan struct{})}
 	syncer := model.NewSyncer(p, model.SyncerConfig{Observer: seen})
 	state := cfg.state()
 	if err := syncer.Replace(state); err != nil {
@@ -78,14 +81,15 @@ func measureChurn(ctx context.Context, b backend, cfg config) (_ *churnReport, e
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- syncer.Run(running) }()
-	defer func() {
+	end := sync.OnceValue(func() error {
 		stop()
-		err = errors.Join(err, <-ended)
-	}()
+		return <-ended
+	})
+	defer func() { err = errors.Join(err, end()) }()
 	if err := syncer.Wait(ctx); err != nil {
 		return nil, err
 	}
-
+	<-seen.first // the report comes a moment after what it tells
 	seen.turnOn()
 	cpu := cpuTime()
 	changes, err := churnServices(ctx, syncer, cfg, state.Endpoints)
@@ -93,6 +97,9 @@ func measureChurn(ctx context.Context, b backend, cfg config) (_ *churnReport, e
 		return nil, err
 	}
 	cpu = cpuTime() - cpu
+	if err := end(); err != nil { // all is reported then
+		return nil, err
+	}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	if err := errors.Join(seen.errs...); err != nil {
