@@ -164,7 +164,7 @@ func target() modeltest.Target {
 // snapshot is the whole ruleset, without what changes by itself: all sorted, clients left out.
 func snapshot(tb testing.TB, w modeltest.World) string {
 	listed := sorted(nft(tb, w, "", "-s", "list", "ruleset"))
-	listed = regexp.MustCompile(`(?s)(\ttimeout \w+\n)\t\telements = \{[^}]*\}\n`).ReplaceAllString(listed, "$1")
+	listed = regexp.MustCompile(`(?s)(\ttimeout \w+\n(?:\t\tcomment [^\n]*\n)?)\t\telements = \{[^}]*\}\n`).ReplaceAllString(listed, "$1")
 	tables := strings.SplitAfter(listed, "\n}\n")
 	for i, table := range tables {
 		blocks := block.FindAllString(table, -1)

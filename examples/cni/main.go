@@ -30,6 +30,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/headgate/headgate/nftables"
 )
 
 // patience is how long a command may take, the wait for those before it included.
@@ -81,13 +83,18 @@ func attach(ctx context.Context, conf config, a attachment) error {
 	if err != nil {
 		return err
 	}
+	p, err := nftables.New(ctx, nftables.Config{Table: conf.Table})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
 	// The file first: whatever the kernel may hold is in it, wherever this process ends.
 	if err := s.save(after); err != nil {
 		return err
 	}
-	err = program(ctx, conf, before, after, a.serviceNames())
+	err = program(ctx, p, before, after, a.serviceNames())
 	if err != nil {
-		undo := program(context.WithoutCancel(ctx), conf, after, before, nil)
+		undo := program(context.WithoutCancel(ctx), p, after, before, nil)
 		if undo == nil {
 			undo = s.save(before)
 		}
@@ -122,8 +129,13 @@ func detach(ctx context.Context, conf config, left func(state) state) error {
 	}
 	defer s.Close()
 	after := left(before)
+	p, err := nftables.New(ctx, nftables.Config{Table: conf.Table})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
 	// The kernel first, for the same reason.
-	if err := program(ctx, conf, before, after, nil); err != nil {
+	if err := program(ctx, p, before, after, nil); err != nil {
 		return err
 	}
 	return s.save(after)
