@@ -41,6 +41,7 @@
 // Programmer is made. Without xt_bpf there is no SourceHash and no Maglev, and a tree finds the endpoints that reach
 // themselves; without xt_connlabel see [Programmer.Features].
 //
-// A Programmer is safe for concurrent use. It needs CAP_NET_ADMIN and CAP_NET_RAW, for a namespace other than that of the
-// process also CAP_SYS_ADMIN.
+// A Programmer is safe for concurrent use. It needs to be root, to whom the lock /run/xtables.lock and the kernel's list
+// of tables belong, though of root's capabilities CAP_NET_ADMIN and CAP_NET_RAW suffice. CAP_SYS_ADMIN is needed besides
+// for a namespace other than that of the process, and to try what the kernel can do; without it Probe warns.
 package iptables

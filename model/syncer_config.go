@@ -31,6 +31,9 @@ type SyncerConfig struct {
 	// DrainPeriod is the time from one [Drainer.Drain] to the next while something drains. 0 means a second.
 	DrainPeriod time.Duration
 
+	// Cleaner, Nodes and Observer stay the caller's, who closes what has to be closed after Run has ended. To go without
+	// one leave it nil: a nil pointer of its type is not nil here.
+
 	// Cleaner forgets the connections that a change made stale, after the rules are in place. Nil forgets none.
 	Cleaner Cleaner
 	// Nodes tells the addresses of the node. From its first report on they replace those in the Node that was set.

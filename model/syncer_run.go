@@ -83,8 +83,8 @@ func (s *Syncer) next(now time.Time) (do job, at time.Time) {
 }
 
 // Run programs what is wanted until ctx is over; then it lets the call that is under way finish ([SyncerConfig.StopGrace])
-// and returns nil. The rules stay in the kernel, consistent. It may be called once. It returns earlier, with an error
-// that wraps [ErrClosed], if the Programmer was closed.
+// and returns nil. The rules stay in the kernel, consistent. It may be called once; a further call
+// returns an error at once. It returns earlier, with an error that wraps [ErrClosed], if the Programmer was closed.
 func (s *Syncer) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.used

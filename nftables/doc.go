@@ -12,6 +12,11 @@
 // restart refills the maps in place, changes of the sets of ranges what differs, and leaves the maps of clients alone,
 // so that connections and affinity live on.
 //
+// Each share of weight is a slot, and each slot a set element for each frontend, once the weights of a list are divided by
+// what all have in common. Up to 1,000 in all they are exact; beyond that Random and RoundRobin scale them down, to a slot
+// each at least: 1 beside 65,535 gets one connection in a thousand. 9 and 1 cost 10 elements, 900 and 101 cost 1,001.
+// SourceHash and Maglev take twenty slots or more for each share: 900 and 101 fill 65,521. So keep weights small.
+//
 // # What it refuses
 //
 // LeastConn, and hashing over a total weight above 3,276, per service. It sets no packet mark: two bits of the
