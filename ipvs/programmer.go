@@ -140,11 +140,9 @@ func (p *Programmer) Apply(ctx context.Context, diff model.Diff) (model.Result, 
 
 // fail notes that nobody knows what the kernel holds.
 func (p *Programmer) fail(err error) error {
-	if !errors.Is(err, model.ErrInvalid) { // else nothing was done
-		p.forget()
-		p.table.Forget()
-		p.kernel.close()
-	}
+	p.forget()
+	p.table.Forget()
+	p.kernel.close()
 	return fmt.Errorf("ipvs: %w", err)
 }
 

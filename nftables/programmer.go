@@ -135,9 +135,7 @@ func (p *Programmer) Check(ctx context.Context) error {
 
 // fail notes that nobody knows what the kernel holds.
 func (p *Programmer) fail(err error) error {
-	if !errors.Is(err, model.ErrInvalid) { // else nothing was done
-		p.table.Forget()
-	}
+	p.table.Forget()
 	return fmt.Errorf("nftables: %w", err)
 }
 

@@ -139,6 +139,7 @@ func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(exact 
 			res.Added += next.batch.added
 			res.Changed += next.batch.changed
 			res.Deleted += next.batch.deleted
+			res.Warnings = append(res.Warnings, next.warnings...)
 			t.pruneAgain(ctx, next, res)
 			return nil, nil
 		}

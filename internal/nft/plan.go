@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -82,6 +83,8 @@ type Plan struct {
 	prune []pruning
 	// refused has the services that cannot be planned.
 	refused map[model.ServiceName]error
+	// warnings are for the Result.
+	warnings []string
 	*memory
 }
 
@@ -143,6 +146,9 @@ func (p *Plan) change(name model.ServiceName, after *model.Resolved) {
 		if next.lay[fam], err = Lay(after, fam, rules.Lists(after), old.lay[fam]); err != nil {
 			put(&p.refused, name, err)
 			return
+		}
+		if Rounded(after, fam, rules.Lists(after)) {
+			p.warnings = append(p.warnings, fmt.Sprintf("service %q: %s: weights are rounded to shares of %d", string(name), fam, maxSlots))
 		}
 		rules.Render(&p.after[fam], after, next.lay[fam])
 	}

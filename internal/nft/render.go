@@ -79,6 +79,13 @@ func Lay(res *model.Resolved, fam model.Family, used [2]bool, old Layouts) (next
 	return next, nil
 }
 
+// Rounded reports whether weights in the lists that are used cannot be had exactly.
+func Rounded(res *model.Resolved, fam model.Family, used [2]bool) bool {
+	sel := res.Selections[fam]
+	hashed := res.Service.Balance == model.SourceHash || res.Service.Balance == model.Maglev
+	return !hashed && (used[ClusterList] && rounded(sel.Cluster) || used[LocalList] && rounded(sel.Local))
+}
+
 // An affinityPort is one of a service's maps of clients: for the endpoints with this port.
 type affinityPort struct {
 	name string

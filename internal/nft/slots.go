@@ -120,6 +120,15 @@ func shares(eps []model.Endpoint) (want []int, total int) {
 	return want, total
 }
 
+// rounded reports whether weights must be scaled down to have room.
+func rounded(eps []model.Endpoint) bool {
+	if len(eps) == 0 || equalWeights(eps) {
+		return false
+	}
+	_, sum := reduced(eps)
+	return sum > max(maxSlots, len(eps))
+}
+
 // reduced returns the weights divided by their greatest common divisor, and their sum.
 func reduced(eps []model.Endpoint) (weights []int, sum int) {
 	divisor := 0

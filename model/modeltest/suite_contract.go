@@ -245,6 +245,9 @@ func badNode(t *testing.T, h *harness) {
 	} {
 		_, err := r.p.Apply(r.ctx, model.Diff{Node: &bad})
 		require.ErrorIs(t, err, model.ErrInvalid, name)
+		// What else was in the diff is not programmed, and its giver will not say it again.
+		_, err = r.p.Apply(r.ctx, model.Diff{})
+		require.ErrorIs(t, err, model.ErrNotSynced, name)
 		_, err = r.p.Sync(r.ctx, model.State{Node: bad})
 		require.ErrorIs(t, err, model.ErrInvalid, name)
 		require.Equal(t, before, r.snapshot(t), name)

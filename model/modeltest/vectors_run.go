@@ -22,8 +22,17 @@ import (
 // Vectors whose nodes have the same addresses share a world and a Programmer.
 func RunVectors(t *testing.T, target Target) {
 	t.Helper()
+	RunVectorsWhere(t, target, func(string) bool { return true })
+}
+
+// RunVectorsWhere is RunVectors for those vectors alone whose ID is wanted.
+func RunVectorsWhere(t *testing.T, target Target, wanted func(id string) bool) {
+	t.Helper()
 	r := &vectorRun{root: t, target: target, places: map[string]*vectorPlace{}}
 	for _, v := range Vectors() {
+		if !wanted(v.ID) {
+			continue
+		}
 		t.Run(v.ID, func(t *testing.T) {
 			for _, v := range v.bothFamilies() {
 				t.Run(v.Family.String(), func(t *testing.T) { r.play(t, v) })
