@@ -48,6 +48,10 @@ type handles [2]map[string][]uint64
 // commit sends a batch and waits for the kernel's answer. A refused batch yields a *refusal, anything else means that
 // nobody knows whether it was committed.
 func (s *socket) commit(tx transaction) (made handles, err error) {
+	// At worst the kernel echoes it all, each rule with its place and handle besides.
+	if err := s.Expect(min(2*tx.size, 1<<30)); err != nil {
+		return made, err
+	}
 	if err := s.Send(tx.pieces...); err != nil {
 		return made, err
 	}

@@ -21,6 +21,7 @@ type Socket struct {
 	conn    *netlink.Conn
 	raw     syscall.RawConn
 	sndbuf  int
+	rcvbuf  int
 	receive []byte
 	seq     uint32
 	spent   bool
@@ -41,9 +42,8 @@ func Dial(family int, netns *NetNS) (*Socket, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	s := &Socket{conn: conn, raw: raw, receive: make([]byte, 64<<10)}
-	const room = 8 << 20 // for the answers to a large batch
-	if err := s.setBuffer(unix.SO_RCVBUFFORCE, room); err != nil {
-		return nil, errors.Join(fmt.Errorf("receive buffer: %w", Meaning(err)), conn.Close())
+	if err := s.Expect(8 << 20); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
 }
@@ -56,6 +56,18 @@ func (s *Socket) Spent() bool { return s.spent }
 
 // SetStrict makes the kernel filter listings by what the request says. Requires Linux 4.20.
 func (s *Socket) SetStrict() error { return s.conn.SetOption(netlink.GetStrictCheck, true) }
+
+// Expect makes room for answers of so many bytes, all of which the kernel may give before the first is read.
+func (s *Socket) Expect(size int) error {
+	if size <= s.rcvbuf {
+		return nil
+	}
+	if err := s.setBuffer(unix.SO_RCVBUFFORCE, size); err != nil {
+		return fmt.Errorf("receive buffer of %d bytes: %w", size, Meaning(err))
+	}
+	s.rcvbuf = size
+	return nil
+}
 
 // setBuffer sets the size of a buffer beyond the system's limit, for which the kernel wants CAP_NET_ADMIN.
 func (s *Socket) setBuffer(option, size int) error {
