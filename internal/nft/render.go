@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -75,6 +76,9 @@ func Lay(res *model.Resolved, fam model.Family, used [2]bool, old Layouts) (next
 		if err != nil {
 			return next, err
 		}
+	}
+	if n := len(next[ClusterList]); n > localOffset && len(next[LocalList]) > 0 {
+		return next, fmt.Errorf("policy Local with %d slots, more than %d: %w", n, localOffset, model.ErrNotSupported)
 	}
 	return next, nil
 }

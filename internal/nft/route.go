@@ -36,7 +36,7 @@ func ListOf(p model.TrafficPolicy) List {
 	return ClusterList
 }
 
-const localOffset = 100000 // more than a list can have slots
+const localOffset = 100000 // more slots than a list of a service with both can have
 
 func (l List) offset() uint32 { return uint32(l) * localOffset }
 

@@ -161,3 +161,18 @@ func TestHashedIsFixed(t *testing.T) {
 	}
 	require.Equal(t, "210020022220020022111111", string(first))
 }
+
+// The slots of a list of the whole cluster must not reach into those of the endpoints on the node.
+func TestListsStayApart(t *testing.T) {
+	res := &model.Resolved{}
+	res.Selections[model.IPv4].Cluster = make([]model.Endpoint, localOffset+1)
+	for i := range res.Selections[model.IPv4].Cluster {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		res.Selections[model.IPv4].Cluster[i] = model.Endpoint{Addr: netip.AddrPortFrom(a, 80), Weight: 1}
+	}
+	_, err := Lay(res, model.IPv4, [2]bool{true, true}, Layouts{})
+	require.NoError(t, err)
+	res.Selections[model.IPv4].Local = res.Selections[model.IPv4].Cluster[:1]
+	_, err = Lay(res, model.IPv4, [2]bool{true, true}, Layouts{})
+	require.ErrorIs(t, err, model.ErrNotSupported)
+}
