@@ -38,11 +38,6 @@ func (t *Table) commitPlan(ctx context.Context, next *Plan, res *model.Result) e
 	res.Transactions++
 	res.Bytes += tx.size
 	return t.exchange(ctx, func(s *socket) error {
-		if generation == 0 {
-			if err := t.kernel.before(s); err != nil {
-				return err
-			}
-		}
 		made, err := s.commit(tx)
 		if err == nil {
 			t.kernel.unconditional = false
@@ -67,7 +62,10 @@ func (t *Table) planPruning(ctx context.Context, next *Plan) error {
 // clients reads the clients that must go from a map.
 func (t *Table) clients(ctx context.Context, pr pruning) (gone []Element, err error) {
 	err = t.exchange(ctx, func(s *socket) error {
-		gone, err = s.readClients(t.cfg.Name, pr.family, pr.name, pr.addrs)
+		err := nlink.Steady(func() (err error) {
+			gone, err = s.readClients(t.cfg.Name, pr.family, pr.name, pr.addrs)
+			return err
+		})
 		if errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("map %s: %w", pr.name, model.ErrDrift)
 		}
@@ -118,12 +116,18 @@ func (t *Table) tidy(ctx context.Context, res *model.Result) {
 	}
 }
 
+// A manner is how to plan after the kernel refused the plan before.
+type manner struct {
+	exact bool // so that an error names one service
+	anew  bool // from an empty table: somebody has left what a Sync cannot work around
+}
+
 // attempt plans and commits until the kernel takes it or refuses services by name.
-func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(exact bool) (*Plan, error)) (map[model.ServiceName]error, error) {
-	exact := false
+func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(how manner) (*Plan, error)) (map[model.ServiceName]error, error) {
+	var how manner
 	for tries := 0; ; tries++ {
 		start := time.Now()
-		next, err := plan(exact)
+		next, err := plan(how)
 		if err != nil {
 			return nil, t.fail(err)
 		}
@@ -143,7 +147,7 @@ func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(exact 
 			t.pruneAgain(ctx, next, res)
 			return nil, nil
 		}
-		culprits, err := t.judge(ctx, next, err, &exact, tries)
+		culprits, err := t.judge(ctx, next, err, &how, tries)
 		switch {
 		case err != nil:
 			return nil, t.fail(err)
@@ -155,7 +159,7 @@ func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(exact 
 
 // judge decides what a failed commit means: which services the kernel refuses, which error to return or, with neither,
 // to try again.
-func (t *Table) judge(ctx context.Context, next *Plan, err error, exact *bool, tries int) (map[model.ServiceName]error, error) {
+func (t *Table) judge(ctx context.Context, next *Plan, err error, how *manner, tries int) (map[model.ServiceName]error, error) {
 	var no *refusal
 	if !errors.As(err, &no) {
 		return nil, err
@@ -172,12 +176,17 @@ func (t *Table) judge(ctx context.Context, next *Plan, err error, exact *bool, t
 		switch {
 		case next.batch.volatile[seq] && tries < 10*maxTries:
 			return nil, nil // a client expired between reading and deleting it
+		case len(owners) == 0 && next.fresh && !how.anew:
+			how.anew = true
+			return nil, nil
 		case len(owners) == 0:
 			return nil, err
+		case next.fresh && next.batch.elements[seq] && (cause == unix.EEXIST || cause == unix.ENOTEMPTY) && tries < maxTries:
+			return nil, nil // somebody else has added it, or what overlaps it, since it was read
 		case !next.fresh && next.batch.elements[seq] && (cause == unix.ENOENT || cause == unix.EEXIST):
 			return nil, fmt.Errorf("elements of service %q: %w: %w", string(owners[0]), model.ErrDrift, cause)
-		case len(owners) > 1 && !*exact:
-			*exact = true
+		case len(owners) > 1 && !how.exact:
+			how.exact = true
 			return nil, nil
 		}
 		for _, name := range owners {

@@ -22,18 +22,13 @@ type witness struct {
 	rules  [2]map[string][]uint64
 	sets   [2]map[string]bool
 	tables [2]uint64
-	// doubtful says that somebody else has written, so that our elements may not be as written; verified is when they
-	// last were.
+	// unseen says that somebody else has written and the structure has not been looked at since; doubtful, that our
+	// elements may not be as written; verified is when they last were.
+	unseen   bool
 	doubtful bool
 	verified time.Time
 	// unconditional says that the next transaction shall not depend on the generation: others keep committing.
 	unconditional bool
-}
-
-// before notes the generation before a transaction without a condition.
-func (k *witness) before(s *socket) (err error) {
-	k.generation, err = s.readGeneration()
-	return err
 }
 
 // committed notes the outcome of a transaction. If it was conditional on the generation, the kernel's is one more now.
@@ -76,15 +71,18 @@ func (k *witness) look(s *socket, done *Plan) error {
 	if err != nil {
 		return err
 	}
-	k.doubtful = k.doubtful || id != k.generation
+	k.unseen = k.unseen || id != k.generation
+	k.doubtful = k.doubtful || k.unseen
 	k.generation = id
 	if !done.fresh {
 		return nil
 	}
 	for _, fam := range model.Families {
-		if k.tables[fam], _, err = s.readTable(done.cfg.Name, fam); err != nil {
+		var st structure
+		if err := s.readTable(done.cfg.Name, fam, &st); err != nil {
 			return err
 		}
+		k.tables[fam] = st.table
 	}
 	return nil
 }
@@ -92,11 +90,7 @@ func (k *witness) look(s *socket, done *Plan) error {
 // compare reports whether the structure of our tables is as we wrote it: an error that wraps model.ErrDrift and says
 // what differs, if it is not. It notes the generation at which that was so.
 func (k *witness) compare(ctx context.Context, t *Table) error {
-	var id uint32
-	err := t.exchange(ctx, func(s *socket) (err error) {
-		id, err = s.readGeneration()
-		return err
-	})
+	id, err := t.generation(ctx)
 	if err != nil {
 		return err
 	}
@@ -110,8 +104,17 @@ func (k *witness) compare(ctx context.Context, t *Table) error {
 		}
 	}
 	k.doubtful = k.doubtful || id != k.generation
-	k.generation = id
+	k.generation, k.unseen = id, false
 	return nil
+}
+
+// generation asks for the number of the last transaction that anybody committed.
+func (t *Table) generation(ctx context.Context) (id uint32, err error) {
+	err = t.exchange(ctx, func(s *socket) error {
+		id, err = s.readGeneration()
+		return err
+	})
+	return id, err
 }
 
 func nftFamily(fam model.Family) string {
@@ -128,6 +131,13 @@ func (k *witness) differs(fam model.Family, found structure) string {
 		return "it is gone"
 	case found.table != k.tables[fam]:
 		return "somebody has made it anew"
+	case found.dormant:
+		return "it is dormant"
+	}
+	for chain, info := range found.chains {
+		if info.drops {
+			return fmt.Sprintf("chain %s has policy drop", chain)
+		}
 	}
 	for chain, handles := range k.rules[fam] {
 		if !slices.Equal(handles, found.rules[chain]) {
@@ -159,15 +169,11 @@ func (t *Table) Check(ctx context.Context) error {
 	if t.record == nil {
 		return model.ErrNotSynced
 	}
-	var id uint32
-	err := t.exchange(ctx, func(s *socket) (err error) {
-		id, err = s.readGeneration()
-		return err
-	})
+	id, err := t.generation(ctx)
 	if err != nil {
 		return err
 	}
-	if id != t.kernel.generation {
+	if id != t.kernel.generation || t.kernel.unseen {
 		if err := t.kernel.compare(ctx, t); err != nil {
 			return err
 		}
@@ -233,19 +239,22 @@ func (e *Element) info(s *Set) elementInfo {
 
 // compareSet compares a set in the kernel with the elements that were written to it.
 func (t *Table) compareSet(ctx context.Context, fam model.Family, set *Set, want map[string]elementInfo) error {
-	left := maps.Clone(want)
+	var left map[string]elementInfo
 	var what string
 	err := t.exchange(ctx, func(s *socket) error {
-		return s.readElements(t.cfg.Name, fam, set.Name, func(elem []byte) error {
-			i, err := readElement(elem)
-			i.left = 0 // it is being counted down
-			if w, ok := want[i.key]; !ok {
-				what = "has an element of somebody else"
-			} else if w != i {
-				what = "has an element that somebody changed"
-			}
-			delete(left, i.key)
-			return err
+		return nlink.Steady(func() error {
+			left, what = maps.Clone(want), ""
+			return s.readElements(t.cfg.Name, fam, set.Name, func(elem []byte) error {
+				i, err := readElement(elem)
+				i.left = 0 // it is being counted down
+				if w, ok := want[i.key]; !ok {
+					what = "has an element of somebody else"
+				} else if w != i {
+					what = "has an element that somebody changed"
+				}
+				delete(left, i.key)
+				return err
+			})
 		})
 	})
 	switch {

@@ -23,22 +23,27 @@ type owned struct {
 	owner model.ServiceName
 }
 
-// readRanges reads the elements of the sets of ranges that have their right shape.
+// readRanges reads the elements of the sets of ranges that have their right shape, but not of one with an element that
+// is no range: the catch-all, which has no key, or one without an end.
 func (s *socket) readRanges(table string, fam model.Family, sets []Set, st *structure) error {
 	for _, spec := range sets {
 		if there, ok := st.sets[spec.Name]; !ok || !spec.Interval || !there.same(spec.info(fam)) {
 			continue
 		}
-		elements := map[string]elementInfo{}
+		elements, ranges := map[string]elementInfo{}, true
+		_, size := typeOf(spec.Key, fam)
 		err := s.readElements(table, fam, spec.Name, func(elem []byte) error {
 			i, err := readElement(elem)
 			elements[i.key] = i
+			ranges = ranges && len(i.key) == 2*int(size)
 			return err
 		})
 		if err != nil {
 			return fmt.Errorf("set %s: %w", spec.Name, err)
 		}
-		put(&st.ranges, spec.Name, elements)
+		if ranges {
+			put(&st.ranges, spec.Name, elements)
+		}
 	}
 	return nil
 }

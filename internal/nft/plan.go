@@ -402,6 +402,9 @@ func (p *Plan) makeChain(fam model.Family, c Chain, owners ...model.ServiceName)
 		put(&p.revived[fam], c.Name, true)
 		p.batch.flush(fam, c.Name, owners...)
 	}
+	if there, ok := p.found[fam].chains[c.Name]; ok && there != c.info() {
+		p.batch.deleteChain(fam, c.Name)
+	}
 	p.batch.added++
 	p.batch.write(sectionChains, func(w *Wire) { w.writeChain(p.cfg.Name, fam, c) }, owners...)
 	p.writeRules(fam, c, owners...)

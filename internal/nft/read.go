@@ -18,12 +18,14 @@ import (
 
 // A structure is what a table consists of, its elements left out.
 type structure struct {
-	table  uint64 // handle; 0 if there is none
-	ours   bool   // it has our comment
-	chains map[string]chainInfo
-	sets   map[string]setInfo
-	rules  map[string][]uint64               // handles, by chain, in order
-	ranges map[string]map[string]elementInfo // elements of sets of ranges, by set and key, where asked for
+	table uint64 // handle; 0 if there is none
+	ours  bool   // it has our comment
+	// dormant says that its chains see no packets.
+	dormant bool
+	chains  map[string]chainInfo
+	sets    map[string]setInfo
+	rules   map[string][]uint64               // handles, by chain, in order
+	ranges  map[string]map[string]elementInfo // elements of sets of ranges, by set and key, where asked for
 }
 
 // A chainInfo is what a chain is attached to: nothing, for one that others jump to.
@@ -32,6 +34,7 @@ type chainInfo struct {
 	hook     uint32
 	priority int32
 	base     bool
+	drops    bool // by its policy
 }
 
 // A setInfo is a set's shape as the kernel tells it.
@@ -84,7 +87,7 @@ func (s *socket) structureOnce(table string, fam model.Family) (structure, error
 	st := structure{chains: map[string]chainInfo{}, sets: map[string]setInfo{}, rules: map[string][]uint64{}}
 	proto := NFProto(fam)
 	var err error
-	if st.table, st.ours, err = s.readTable(table, fam); err != nil || st.table == 0 {
+	if err = s.readTable(table, fam, &st); err != nil || st.table == 0 {
 		return st, err
 	}
 	err = s.dump(unix.NFT_MSG_GETCHAIN, proto, func(w *Wire) { w.Text(unix.NFTA_CHAIN_TABLE, table) }, st.readChain(table))
@@ -97,22 +100,24 @@ func (s *socket) structureOnce(table string, fam model.Family) (structure, error
 	return st, err
 }
 
-// readTable returns the handle of a table, 0 if there is none, and whether it has our comment.
-func (s *socket) readTable(table string, fam model.Family) (handle uint64, ours bool, err error) {
-	err = s.request(unix.NFT_MSG_GETTABLE, 0, NFProto(fam), func(w *Wire) { w.Text(unix.NFTA_TABLE_NAME, table) }, func(body []byte) error {
+// readTable reads what a table is, what it consists of left out.
+func (s *socket) readTable(table string, fam model.Family, st *structure) error {
+	err := s.request(unix.NFT_MSG_GETTABLE, 0, NFProto(fam), func(w *Wire) { w.Text(unix.NFTA_TABLE_NAME, table) }, func(body []byte) error {
 		return attributes(body, func(ad *netlink.AttributeDecoder) {
 			switch ad.Type() {
 			case tableHandle:
-				handle = ad.Uint64()
+				st.table = ad.Uint64()
+			case unix.NFTA_TABLE_FLAGS:
+				st.dormant = ad.Uint32()&tableDormant != 0
 			case tableUserData:
-				ours = strings.Contains(string(ad.Bytes()), tableNote)
+				st.ours = strings.Contains(string(ad.Bytes()), tableNote)
 			}
 		})
 	})
 	if errors.Is(err, unix.ENOENT) {
-		return 0, false, nil
+		return nil
 	}
-	return handle, ours, err
+	return err
 }
 
 // attributes calls each for every attribute of a message's body.
@@ -144,6 +149,8 @@ func (st *structure) readChain(table string) func(body []byte) error {
 				name = ad.String()
 			case unix.NFTA_CHAIN_TYPE:
 				c.kind = ad.String()
+			case unix.NFTA_CHAIN_POLICY:
+				c.drops = ad.Uint32() == verdictDrop
 			case unix.NFTA_CHAIN_HOOK:
 				c.base = true
 				ad.Do(func(b []byte) error {
@@ -211,6 +218,8 @@ func (st *structure) readSet(table string) func(body []byte) error {
 const (
 	setHandle   = 16 // NFTA_SET_HANDLE
 	tableHandle = 4  // NFTA_TABLE_HANDLE
+
+	tableDormant = 1 // NFT_TABLE_F_DORMANT
 )
 
 func (st *structure) readRule(table string) func(body []byte) error {

@@ -34,10 +34,10 @@ func planSync(p *Plan, found [2]structure, in Input) {
 }
 
 // adopt plans the table, its sets and the chains that do not depend on services. A table that we did not make is made
-// anew.
+// anew, and so is one that somebody has put to sleep: it serves nobody.
 func (p *Plan) adopt(fam model.Family, found structure) {
 	table := p.cfg.Name
-	if found.table != 0 && !found.ours {
+	if found.table != 0 && (!found.ours || found.dormant) {
 		p.batch.write(sectionTables, func(w *Wire) { w.deleteTable(table, fam) })
 		found = structure{}
 	}
@@ -60,9 +60,6 @@ func (p *Plan) adopt(fam model.Family, found structure) {
 		}
 	}
 	for _, c := range p.rules[fam].Frame() {
-		if there, ok := found.chains[c.Name]; ok && there != c.info() {
-			p.batch.deleteChain(fam, c.Name)
-		}
 		p.makeChain(fam, c)
 	}
 }

@@ -82,7 +82,13 @@ func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused 
 	}
 	t.record = nil
 	started := time.Now()
-	refused, err = t.attempt(ctx, res, func(exact bool) (*Plan, error) {
+	refused, err = t.attempt(ctx, res, func(how manner) (*Plan, error) {
+		// Whatever others write from now on is not in the plan.
+		generation, err := t.generation(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t.kernel.generation = generation
 		found, err := t.structures(ctx)
 		if err != nil {
 			return nil, err
@@ -94,8 +100,9 @@ func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused 
 			if err != nil {
 				return nil, fmt.Errorf("reading table %s: %w", t.cfg.Name, nlink.Meaning(err))
 			}
+			found[fam].ours = found[fam].ours && !how.anew
 		}
-		next := newPlan(&t.cfg, old, in.Node, started, exact, &t.memory)
+		next := newPlan(&t.cfg, old, in.Node, started, how.exact, &t.memory)
 		planSync(next, found, in)
 		return next, nil
 	})
@@ -111,8 +118,8 @@ func (t *Table) Apply(ctx context.Context, in Input, res *model.Result) (refused
 		return nil, model.ErrNotSynced
 	}
 	started := time.Now()
-	return t.attempt(ctx, res, func(exact bool) (*Plan, error) {
-		next := newPlan(&t.cfg, t.record, in.Node, started, exact, &t.memory)
+	return t.attempt(ctx, res, func(how manner) (*Plan, error) {
+		next := newPlan(&t.cfg, t.record, in.Node, started, how.exact, &t.memory)
 		planApply(next, in)
 		return next, nil
 	})
