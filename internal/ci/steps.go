@@ -59,7 +59,9 @@ func (t tree) inModules(args ...string) []command {
 }
 
 // longInVM are packages whose tests take half of the time that all of them take in a virtual machine.
-var longInVM = []string{"github.com/headgate/headgate/ipvs", "github.com/headgate/headgate/model/modeltest"}
+var longInVM = []string{
+	"github.com/headgate/headgate/internal/pairs", "github.com/headgate/headgate/ipvs", "github.com/headgate/headgate/model/modeltest",
+}
 
 // inVM returns the commands that run on another kernel every test that needs a kernel. There are two machines, since
 // the tests in one leave a processor idle most of the time.
