@@ -151,6 +151,8 @@ func (r *Renderer) affinityMaps() {
 					m.addrs = append(m.addrs, s.Addr())
 				}
 			}
+			slices.SortFunc(m.addrs, netip.Addr.Compare)
+			m.addrs = slices.Compact(m.addrs) // an endpoint may have many slots
 			r.form.maps = append(r.form.maps, m)
 		}
 	}
