@@ -64,7 +64,7 @@ func cancelledInFlight(t *testing.T, h *harness) {
 			r := h.rig(t, StageNode())
 			r.sync(t, states[0])
 			finished := 0
-			for n := 0; n < 60 && finished < 3; n++ {
+			for n := 0; n < 150 && finished < 3; n++ {
 				from, to := states[n%2], states[(n+1)%2]
 				ctx := newCountdown(r.ctx, n)
 				defer ctx.cancel()
