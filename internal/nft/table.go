@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -123,40 +121,6 @@ func (t *Table) Apply(ctx context.Context, in Input, res *model.Result) (refused
 		planApply(next, in)
 		return next, nil
 	})
-}
-
-// planApply plans changes against what the kernel holds.
-func planApply(p *Plan, in Input) {
-	changes := in.Changes
-	if !p.node.Equal(p.old.node) {
-		p.frame()
-		// What a service needs may depend on the node even where its own form does not.
-		changes = p.all(changes)
-	}
-	for _, c := range changes {
-		p.change(c.Name, c.After)
-	}
-	if in.Extra != nil {
-		in.Extra(p)
-	}
-	p.sweep()
-	p.finish()
-}
-
-// all adds to changes the services that stay as they are, sorted by name.
-func (p *Plan) all(changes []model.ResolvedChange) []model.ResolvedChange {
-	all := make(map[model.ServiceName]*model.Resolved, len(p.old.laid)+len(changes))
-	for name, l := range p.old.laid {
-		all[name] = l.res
-	}
-	for _, c := range changes {
-		all[c.Name] = c.After
-	}
-	out := make([]model.ResolvedChange, 0, len(all))
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, model.ResolvedChange{Name: name, After: all[name]})
-	}
-	return out
 }
 
 // fail notes that nobody knows what the kernel holds.
