@@ -24,7 +24,7 @@ func (p *Programmer) Cleanup(ctx context.Context) error {
 	var errs []error
 	for _, v := range []Variant{p.variant, p.variant.other()} {
 		for _, fam := range model.Families {
-			if fam == model.IPv6 && !p.ns.hasIPv6() {
+			if fam == model.IPv6 && !hasIPv6(p.ns) {
 				continue
 			}
 			t, err := f.tools(ctx, fam, v)

@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -27,26 +26,11 @@ func (p *Programmer) Explain(_ context.Context, q model.Query) (model.Explanatio
 	case !q.To.IsValid():
 		return model.Explanation{}, fmt.Errorf("iptables: explain: no destination: %w", model.ErrInvalid)
 	}
-	own, err := p.ns.addrs()
+	own, err := p.ns.Addrs()
 	if err != nil {
 		return model.Explanation{}, fmt.Errorf("iptables: explain: %w", err)
 	}
 	return p.explain(q, func(a netip.Addr) bool { return own[a] || slices.Contains(p.resolver.Node().Addrs, a) }), nil
-}
-
-// addrs returns the addresses of all interfaces.
-func (n *namespace) addrs() (map[netip.Addr]bool, error) {
-	all := map[netip.Addr]bool{}
-	err := n.do(func() error {
-		addrs, err := net.InterfaceAddrs()
-		for _, a := range addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				all[p.Addr()] = true
-			}
-		}
-		return err
-	})
-	return all, err
 }
 
 func (p *Programmer) explain(q model.Query, own func(netip.Addr) bool) model.Explanation {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -110,7 +111,7 @@ func (t *tools) learn(ctx context.Context, cfg Config) (a ability, err error) {
 	defer cancel()
 	a = ability{features: features{randomFully: true, label: true, program: true}, sctp: true, recent: true}
 	e := newEnv(t.family, names{cfg.Prefix}, cfg.settings(), a.features, model.Node{}, false)
-	err = inScratch(func() error { return t.learnHere(ctx, e, &a) })
+	err = netns.InScratch(func() error { return t.learnHere(ctx, e, &a) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrPermission) {
 		a.untried, err = err, nil
 	}

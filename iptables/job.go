@@ -141,10 +141,10 @@ func (w *work) count(j *job) {
 // route lets packets from loopback addresses leave the node, once the rules are there that keep others from sending to
 // loopback addresses.
 func (w *work) route(j *job) error {
-	if !j.to.loopback || w.ns.routesLoopback() {
+	if !j.to.loopback || routesLoopback(w.ns) {
 		return nil
 	}
-	return w.ns.routeLoopback(true)
+	return routeLoopback(w.ns, true)
 }
 
 // unrouteFor takes back what route did, before stages take those rules away.
@@ -155,5 +155,5 @@ func (p *Programmer) unrouteFor(f model.Family, stages []stage) error {
 	if !goes || !p.cfg.SetSysctls || f != model.IPv4 {
 		return nil
 	}
-	return p.ns.routeLoopback(false)
+	return routeLoopback(p.ns, false)
 }

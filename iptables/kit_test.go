@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -75,10 +76,14 @@ func within(tb testing.TB) context.Context {
 }
 
 // command runs a stock program in the namespace of a descriptor.
-func command(netns int, stdin, name string, args ...string) (string, error) {
-	ns := &namespace{netns}
+func command(fd int, stdin, name string, args ...string) (string, error) {
+	ns, err := netns.Open(fd)
+	if err != nil {
+		return "", err
+	}
+	defer ns.Close()
 	var out, stderr strings.Builder
-	err := ns.do(func() error {
+	err = ns.Do(func() error {
 		cmd := exec.Command(name, args...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &stderr
 		return cmd.Run()
@@ -95,8 +100,8 @@ func program(f model.Family, v Variant, what string) string {
 }
 
 // restore feeds a script to iptables-restore --noflush.
-func restore(netns int, f model.Family, v Variant, script string) error {
-	_, err := command(netns, script, program(f, v, "-restore"), "--noflush", "-w", "5")
+func restore(fd int, f model.Family, v Variant, script string) error {
+	_, err := command(fd, script, program(f, v, "-restore"), "--noflush", "-w", "5")
 	return err
 }
 
@@ -108,16 +113,19 @@ var (
 
 // saved returns what a variant holds in both families, without counters, and without tables that hold nothing: the
 // kernel makes those by itself.
-func saved(tb testing.TB, netns int, v Variant) string {
+func saved(tb testing.TB, fd int, v Variant) string {
 	tb.Helper()
+	ns, err := netns.Open(fd)
+	require.NoError(tb, err)
+	defer ns.Close()
 	var all strings.Builder
 	for _, f := range model.Families {
-		t := &tools{family: f, variant: v, ns: &namespace{netns}}
+		t := &tools{family: f, variant: v, ns: ns}
 		if there, err := t.instantiated(); err != nil || len(there) == 0 {
 			require.NoError(tb, err)
 			continue
 		}
-		out, err := command(netns, "", program(f, v, "-save"))
+		out, err := command(fd, "", program(f, v, "-save"))
 		require.NoError(tb, err)
 		if out = bare.ReplaceAllString(counters.ReplaceAllString(noise.ReplaceAllString(out, ""), ""), ""); out != "" {
 			fmt.Fprintf(&all, "%s %s\n%s", v, f, out)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -48,20 +48,11 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 func (p *Programmer) badSysctls(context.Context) (found []model.Finding, err error) {
 	need := []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding", "net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}
 	if p.resolver.Node().NodePorts.Loopback {
-		need = append(need, "net.ipv4.conf.all.route_localnet")
+		need = append(need, routeLocalnet)
 	}
-	err = p.ns.do(func() error {
-		for _, name := range need {
-			value, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
-			switch {
-			case errors.Is(err, os.ErrNotExist): // nothing that needs it
-			case err != nil:
-				return err
-			case strings.TrimSpace(string(value)) == "0":
-				found = append(found, model.Finding{What: name, Err: errors.New("is 0"), Remedy: "sysctl -w " + name + "=1"})
-			}
-		}
-		return nil
+	err = p.ns.Do(func() error {
+		found, err = netns.Zeros(need...)
+		return err
 	})
 	return found, err
 }

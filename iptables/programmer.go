@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -16,7 +17,7 @@ type Programmer struct {
 	features model.FeatureSet
 
 	mu       sync.Mutex // guards what follows, and everything that is read or written
-	ns       *namespace
+	ns       *netns.NetNS
 	sides    []*side
 	resolver *model.Resolver
 	warnings []string // of New, for the first Result
@@ -51,13 +52,13 @@ func newProgrammer(ctx context.Context, cfg Config, learn learner) (*Programmer,
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
-	ns, err := openNamespace(cfg.NetNS)
+	ns, err := netns.Open(cfg.NetNS)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	p := &Programmer{cfg: cfg, names: names{cfg.Prefix}, ns: ns}
 	if err := p.open(ctx, learn); err != nil {
-		ns.close()
+		ns.Close()
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	p.resolver = model.NewResolver(p.features)
@@ -76,7 +77,7 @@ func (p *Programmer) open(ctx context.Context, learn learner) (err error) {
 	}
 	common := features{randomFully: true, label: true, program: true}
 	for _, fam := range p.cfg.Families {
-		if fam == model.IPv6 && !p.ns.hasIPv6() {
+		if fam == model.IPv6 && !hasIPv6(p.ns) {
 			p.warnings = append(p.warnings, "the host has no IPv6: services are not programmed in it")
 			continue
 		}
@@ -120,7 +121,7 @@ func (p *Programmer) Close() error {
 		return nil
 	}
 	p.closed = true
-	return p.ns.close()
+	return p.ns.Close()
 }
 
 // begin starts a call that writes. It returns the errors with which nothing was done.

@@ -27,7 +27,7 @@ func (t *tools) mark(tbl table) (mark, error) {
 		return mark(fmt.Sprintf(generationMark, n)), err
 	}
 	var m mark
-	err := t.ns.do(func() (err error) {
+	err := t.ns.Do(func() (err error) {
 		m, err = tableInfo(t.family, tbl)
 		return err
 	})
@@ -147,7 +147,7 @@ func (t *tools) chainNames(tbl table) ([]string, error) {
 
 // netfilter opens a netlink socket inside the namespace.
 func (t *tools) netfilter() (conn *netlink.Conn, err error) {
-	err = t.ns.do(func() (err error) {
+	err = t.ns.Do(func() (err error) {
 		conn, err = netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		return err
 	})

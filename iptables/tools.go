@@ -16,6 +16,7 @@ import (
 	goiptables "github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -23,7 +24,7 @@ import (
 type tools struct {
 	family   model.Family
 	variant  Variant // Legacy or NFT
-	ns       *namespace
+	ns       *netns.NetNS
 	iptables string // paths
 	restore  string
 	save     string
@@ -103,7 +104,7 @@ func (t *tools) ask(ctx context.Context, question func(*goiptables.IPTables) (bo
 	done := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.err = t.ns.do(func() error {
+		a.err = t.ns.Do(func() error {
 			lib, err := goiptables.New(goiptables.Path(t.iptables), goiptables.IPFamily(proto), goiptables.Timeout(t.waitSeconds()))
 			if err == nil {
 				a.yes, err = question(lib)
@@ -166,7 +167,7 @@ func (t *tools) run(ctx context.Context, program string, args []string, stdin []
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	var out []byte
-	err := t.ns.do(func() (err error) {
+	err := t.ns.Do(func() (err error) {
 		out, err = t.exec(ctx, program, args, stdin)
 		return err
 	})

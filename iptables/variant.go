@@ -8,13 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
 // A finder looks for the programs of this host.
 type finder struct {
 	cfg Config
-	ns  *namespace
+	ns  *netns.NetNS
 }
 
 // tools returns the programs of a family and variant: those named after it or, if there are none, the plain ones if they are
@@ -118,7 +119,7 @@ func (t *tools) legacyTables() ([]string, error) {
 		path = "/proc/thread-self/net/ip6_tables_names"
 	}
 	var text []byte
-	err := t.ns.do(func() (err error) {
+	err := t.ns.Do(func() (err error) {
 		text, err = os.ReadFile(path)
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil // the module is not there

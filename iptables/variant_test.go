@@ -85,7 +85,7 @@ func TestNoTableIsMadeByLooking(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Cleanup(within(t)))
 	for _, f := range model.Families {
-		made, err := (&tools{family: f, variant: Legacy, ns: &namespace{ns.FD()}}).legacyTables()
+		made, err := (&tools{family: f, variant: Legacy, ns: p.ns}).legacyTables()
 		require.NoError(t, err)
 		require.Empty(t, made)
 	}

@@ -152,7 +152,7 @@ func (w *work) attempt(refused map[model.ServiceName]error) error {
 // targets returns the env of each side for the node of the delta.
 func (w *work) targets() []*env {
 	node := w.delta.Node
-	routable := w.cfg.SetSysctls || node.NodePorts.Loopback && w.ns.routesLoopback()
+	routable := w.cfg.SetSysctls || node.NodePorts.Loopback && routesLoopback(w.ns)
 	envs := make([]*env, len(w.sides))
 	for i, s := range w.sides {
 		envs[i] = newEnv(s.family, w.names, w.cfg.settings(), s.ability.features, node, routable)

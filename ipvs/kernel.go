@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nlink"
 )
 
@@ -39,7 +40,7 @@ type traffic struct{ pieces, bytes int }
 
 // A namespace is the kernel of a network namespace.
 type namespace struct {
-	netns    *nlink.NetNS // not its own
+	netns    *netns.NetNS // not its own
 	protocol uint8        // of routes
 	timeout  time.Duration
 	trace    func(family int, messages []byte)
@@ -47,8 +48,8 @@ type namespace struct {
 	family   uint16                // of generic netlink; 0, not asked for yet
 }
 
-func newNamespace(netns *nlink.NetNS, cfg *Config) *namespace {
-	return &namespace{netns: netns, protocol: uint8(cfg.RouteProtocol), timeout: cfg.Timeout, trace: cfg.Trace, sockets: map[int]*nlink.Socket{}}
+func newNamespace(ns *netns.NetNS, cfg *Config) *namespace {
+	return &namespace{netns: ns, protocol: uint8(cfg.RouteProtocol), timeout: cfg.Timeout, trace: cfg.Trace, sockets: map[int]*nlink.Socket{}}
 }
 
 // exchange runs one exchange over a socket of a netlink family that is known to be in order.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headgate/headgate/internal/lab"
-	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/internal/netns"
 )
 
 // B71: ten thousand Programmers that are opened, used and closed leave nothing behind: no descriptor, no goroutine, no
@@ -28,9 +28,9 @@ func TestNothingLeaks(t *testing.T) {
 		cycles /= 10 // an emulated processor needs a hundred times as long
 	}
 	for i := range cycles {
-		netns, err := nlink.OpenNetNS(cfg.NetNS)
+		held, err := netns.Open(cfg.NetNS)
 		require.NoError(t, err)
-		p := newProgrammer(cfg, netns, nil)
+		p := newProgrammer(cfg, held, nil)
 		_, err = p.kernel.services(ctx)
 		require.Equal(t, missing != nil, errors.Is(err, errNoModule), "%v", err)
 		_, err = p.kernel.routes(ctx)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/internal/lab"
-	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/internal/netns"
 )
 
 // A pretended kernel behaves like IPVS and the routing tables, as far as can be seen from here. It lets tests count
@@ -195,9 +195,9 @@ func (s *stand) restart(t *testing.T, cfg Config) {
 	t.Helper()
 	cfg, err := cfg.withDefaults()
 	require.NoError(t, err)
-	netns, err := nlink.OpenNetNS(s.ns.FD())
+	ns, err := netns.Open(s.ns.FD())
 	require.NoError(t, err)
-	s.Programmer = newProgrammer(cfg, netns, s.k)
+	s.Programmer = newProgrammer(cfg, ns, s.k)
 	s.Programmer.now = func() time.Time { return s.clock }
 	t.Cleanup(func() { require.NoError(t, s.Programmer.Close()) })
 }

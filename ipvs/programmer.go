@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nft"
-	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -22,7 +22,7 @@ type Programmer struct {
 
 	// mu guards everything below.
 	mu       sync.Mutex
-	netns    *nlink.NetNS // held open, to dial again after an error
+	netns    *netns.NetNS // held open, to dial again after an error
 	kernel   kernel
 	table    *nft.Table
 	resolver *model.Resolver
@@ -49,11 +49,11 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 	if err != nil {
 		return nil, err
 	}
-	netns, err := nlink.OpenNetNS(cfg.NetNS)
+	ns, err := netns.Open(cfg.NetNS)
 	if err != nil {
-		return nil, fmt.Errorf("ipvs: network namespace: %w", err)
+		return nil, fmt.Errorf("ipvs: %w", err)
 	}
-	p := newProgrammer(cfg, netns, nil)
+	p := newProgrammer(cfg, ns, nil)
 	report, err := p.Probe(ctx)
 	if err == nil {
 		err = report.Err()
@@ -65,10 +65,10 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 }
 
 // newProgrammer returns a Programmer that has not asked the kernel anything. With no kernel it is that of the namespace.
-func newProgrammer(cfg Config, netns *nlink.NetNS, k kernel) *Programmer {
-	p := &Programmer{cfg: cfg, features: featuresOf(cfg), netns: netns, kernel: k, now: time.Now}
+func newProgrammer(cfg Config, ns *netns.NetNS, k kernel) *Programmer {
+	p := &Programmer{cfg: cfg, features: featuresOf(cfg), netns: ns, kernel: k, now: time.Now}
 	if p.pretended = k != nil; !p.pretended {
-		p.kernel = newNamespace(netns, &p.cfg)
+		p.kernel = newNamespace(ns, &p.cfg)
 	}
 	p.resolver = model.NewResolver(p.features)
 	p.table = nft.NewTable(p.tableConfig())

@@ -3,9 +3,8 @@ package ipvs
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
@@ -58,17 +57,6 @@ func (p *Programmer) settings(node *model.Node) []setting {
 	return all
 }
 
-func sysctlPath(name string) string { return "/proc/sys/" + strings.ReplaceAll(name, ".", "/") }
-
-// readSysctl returns a sysctl of the calling thread's namespace; "" if there is none.
-func readSysctl(name string) (string, error) {
-	b, err := os.ReadFile(sysctlPath(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return strings.TrimSpace(string(b)), err
-}
-
 // sysctls sets what is to be set whatever the node, if it may, and looks at what matters for services.
 func (p *Programmer) sysctls() error {
 	if p.pretended {
@@ -89,10 +77,10 @@ func (p *Programmer) sysctls() error {
 // needed reads what services rely on: the sysctl that all of them do, and whether those with affinity may.
 func (p *Programmer) needed() (conntrack string, quiescent bool, err error) {
 	err = p.netns.Do(func() (err error) {
-		if conntrack, err = readSysctl(sysctlConntrack); err != nil {
+		if conntrack, err = netns.ReadSysctl(sysctlConntrack); err != nil {
 			return err
 		}
-		value, err := readSysctl(sysctlQuiescent)
+		value, err := netns.ReadSysctl(sysctlQuiescent)
 		quiescent = value == "1"
 		return err
 	})
@@ -106,9 +94,9 @@ func (p *Programmer) setSysctls(node *model.Node) error {
 	}
 	return p.netns.Do(func() error {
 		for _, s := range p.settings(node) {
-			is, err := readSysctl(s.name)
+			is, err := netns.ReadSysctl(s.name)
 			if err == nil && s.ours && is != s.value {
-				err = os.WriteFile(sysctlPath(s.name), []byte(s.value), 0)
+				err = netns.WriteSysctl(s.name, s.value)
 			}
 			if err != nil {
 				return fmt.Errorf("setting %s: %w", s.name, nlink.Meaning(err))
@@ -139,7 +127,7 @@ func (p *Programmer) sysctlsHold() error {
 func (p *Programmer) obstacles() (missing, warnings []model.Finding, err error) {
 	err = p.netns.Do(func() error {
 		for _, s := range p.settings(&p.node) {
-			is, err := readSysctl(s.name)
+			is, err := netns.ReadSysctl(s.name)
 			switch {
 			case err != nil:
 				return err
@@ -158,7 +146,7 @@ func (p *Programmer) obstacles() (missing, warnings []model.Finding, err error) 
 			sysctlReuse:  {"0", "a client that uses a port again soon reaches the endpoint that it had before, even if that is gone"},
 			sysctlNotify: {"1", "what the table balances instead of IPVS gets no answers: the short cut, node ports on loopback"},
 		} {
-			if is, err := readSysctl(name); err != nil {
+			if is, err := netns.ReadSysctl(name); err != nil {
 				return err
 			} else if is == bad[0] {
 				warnings = append(warnings, model.Finding{What: name, Err: errors.New("is " + is + ": " + bad[1]), Remedy: "sysctl -w " + name + "=" + string('0'+'1'-bad[0][0])})

@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,7 +24,7 @@ func (p *Programmer) Explain(_ context.Context, q model.Query) (model.Explanatio
 	case !q.To.IsValid():
 		return model.Explanation{}, fmt.Errorf("nftables: explain: no destination: %w", model.ErrInvalid)
 	}
-	own, err := p.ownAddrs()
+	own, err := p.netns.Addrs()
 	if err != nil {
 		return model.Explanation{}, fmt.Errorf("nftables: explain: addresses of the node: %w", err)
 	}
@@ -34,21 +33,6 @@ func (p *Programmer) Explain(_ context.Context, q model.Query) (model.Explanatio
 	x.Explanation = p.resolver.Explain(q, func(a netip.Addr) bool { return own[a] })
 	x.walk()
 	return x.Explanation, nil
-}
-
-// ownAddrs returns the addresses that the kernel takes for the node's.
-func (p *Programmer) ownAddrs() (map[netip.Addr]bool, error) {
-	own := map[netip.Addr]bool{}
-	err := p.netns.Do(func() error {
-		addrs, err := net.InterfaceAddrs()
-		for _, a := range addrs {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				own[prefix.Addr()] = true
-			}
-		}
-		return err
-	})
-	return own, err
 }
 
 // An explainer explains one connection.

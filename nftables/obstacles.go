@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
@@ -19,14 +20,12 @@ const (
 	sysctlRouteLocalnet = "net.ipv4.conf.all.route_localnet"
 )
 
-func sysctlPath(name string) string { return "/proc/sys/" + strings.ReplaceAll(name, ".", "/") }
-
 // sysctls sets what the node's configuration needs, if it may.
 func (p *Programmer) sysctls() error {
 	if !p.cfg.SetSysctls || !p.loopback {
 		return nil
 	}
-	err := p.netns.Do(func() error { return os.WriteFile(sysctlPath(sysctlRouteLocalnet), []byte("1"), 0) })
+	err := p.netns.Do(func() error { return netns.WriteSysctl(sysctlRouteLocalnet, "1") })
 	if err != nil {
 		return p.fail(fmt.Errorf("setting %s: %w", sysctlRouteLocalnet, nlink.Meaning(err)))
 	}
@@ -41,18 +40,9 @@ func (p *Programmer) obstacles(ctx context.Context) ([]model.Finding, error) {
 	}
 	var out []model.Finding
 	var legacy bool
-	err := p.netns.Do(func() error {
-		for _, name := range need {
-			value, err := os.ReadFile(sysctlPath(name))
-			if errors.Is(err, os.ErrNotExist) {
-				continue // no IPv6
-			}
-			if err != nil {
-				return err
-			}
-			if strings.TrimSpace(string(value)) == "0" {
-				out = append(out, model.Finding{What: name, Err: errors.New("is 0"), Remedy: "sysctl -w " + name + "=1"})
-			}
+	err := p.netns.Do(func() (err error) {
+		if out, err = netns.Zeros(need...); err != nil {
+			return err
 		}
 		for _, file := range [...]string{"/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"} {
 			names, _ := os.ReadFile(file) // absent where the module is

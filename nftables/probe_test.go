@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -39,11 +40,11 @@ func TestProbeNamesObstacles(t *testing.T) {
 		require.NoError(t, err, "%s: %s", command, out)
 	}
 	for _, sysctl := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		sh("echo 0 > " + sysctlPath(sysctl))
+		sh("echo 0 > " + netns.SysctlPath(sysctl))
 		f, ok := find(sysctl)
 		require.True(t, ok, sysctl)
 		require.Contains(t, f.Remedy, sysctl+"=1")
-		sh("echo 1 > " + sysctlPath(sysctl))
+		sh("echo 1 > " + netns.SysctlPath(sysctl))
 		_, ok = find(sysctl)
 		require.False(t, ok, sysctl)
 	}

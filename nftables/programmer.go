@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nft"
-	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
 
@@ -17,7 +17,7 @@ type Programmer struct {
 
 	// mu guards everything below.
 	mu       sync.Mutex
-	netns    *nlink.NetNS
+	netns    *netns.NetNS
 	table    *nft.Table
 	resolver *model.Resolver
 	loopback bool // node ports answer on loopback, as last programmed
@@ -32,11 +32,11 @@ func New(ctx context.Context, cfg Config) (*Programmer, error) {
 	if err != nil {
 		return nil, err
 	}
-	netns, err := nlink.OpenNetNS(cfg.NetNS)
+	ns, err := netns.Open(cfg.NetNS)
 	if err != nil {
-		return nil, fmt.Errorf("nftables: network namespace: %w", err)
+		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	p := &Programmer{cfg: cfg, netns: netns, resolver: model.NewResolver(features)}
+	p := &Programmer{cfg: cfg, netns: ns, resolver: model.NewResolver(features)}
 	p.table = nft.NewTable(p.tableConfig())
 	report, err := p.Probe(ctx)
 	if err == nil {

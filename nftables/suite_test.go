@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/model/modeltest"
 	"github.com/headgate/headgate/nftables"
@@ -35,7 +35,7 @@ func newIn(table string) func(tb testing.TB, w modeltest.World) model.Programmer
 
 // inNetNS runs f in the network namespace of a descriptor.
 func inNetNS(fd int, f func() error) error {
-	ns, err := nlink.OpenNetNS(fd)
+	ns, err := netns.Open(fd)
 	if err != nil {
 		return err
 	}

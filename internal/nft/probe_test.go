@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/headgate/headgate/internal/lab"
-	"github.com/headgate/headgate/internal/nlink"
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/model"
 )
 
@@ -16,10 +16,10 @@ import (
 func TestProbeNamesWhatIsMissing(t *testing.T) {
 	lab.NeedRoot(t)
 	ctx := context.Background()
-	netns, err := nlink.OpenNetNS(lab.StartNetNS(t, "probe").FD())
+	ns, err := netns.Open(lab.StartNetNS(t, "probe").FD())
 	require.NoError(t, err)
-	defer netns.Close()
-	table := NewTable(Config{Name: "headgate", NetNS: netns, Sets: BaseSets(), Timeout: time.Minute})
+	defer ns.Close()
+	table := NewTable(Config{Name: "headgate", NetNS: ns, Sets: BaseSets(), Timeout: time.Minute})
 	defer table.Close()
 	lacking := feature{name: "expression nonsense", write: func(b *batch, fam model.Family) {
 		c := Chain{Name: "probe"}

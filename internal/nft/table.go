@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/netns"
 	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 )
@@ -17,7 +18,7 @@ type Config struct {
 	// Name is the name of the one table in each family; whatever else is found in it is deleted.
 	Name string
 	// NetNS is the network namespace. It must stay open as long as the Table.
-	NetNS *nlink.NetNS
+	NetNS *netns.NetNS
 	// Sets are the sets and maps that every table has, by [SetID]: those of [BaseSets] first.
 	Sets []Set
 	// Ruleset returns what one family's table holds on a node.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/headgate/headgate/internal/netns"
 )
 
 // A Socket talks to one part of the kernel in one network namespace. After an error that is not the kernel's answer it
@@ -28,9 +30,9 @@ type Socket struct {
 }
 
 // Dial opens a socket of a netlink family, unix.NETLINK_ROUTE say, in a namespace.
-func Dial(family int, netns *NetNS) (*Socket, error) {
+func Dial(family int, ns *netns.NetNS) (*Socket, error) {
 	var conn *netlink.Conn
-	err := netns.Do(func() (err error) {
+	err := ns.Do(func() (err error) {
 		conn, err = netlink.Dial(family, nil)
 		return err
 	})
