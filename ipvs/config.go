@@ -56,39 +56,25 @@ type Config struct {
 
 // withDefaults returns the Config with its zero values replaced, or why it makes no sense.
 func (c Config) withDefaults() (Config, error) {
-	set := func(field *int, value int) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	set(&c.BalancedLabel, 126)
-	set(&c.MasqueradeLabel, 127)
-	set(&c.AffinitySize, 65536)
-	set(&c.RouteProtocol, 104)
-	if c.Table == "" {
-		c.Table = "headgate-ipvs"
-	}
-	if c.HashSeed == 0 {
-		c.HashSeed = 0x68676174
+	s, err := c.settings().WithDefaults("headgate-ipvs")
+	c.Table, c.BalancedLabel, c.MasqueradeLabel = s.Table, s.BalancedLabel, s.MasqueradeLabel
+	c.HashSeed, c.AffinitySize = s.HashSeed, s.AffinitySize
+	if c.RouteProtocol == 0 {
+		c.RouteProtocol = 104
 	}
 	for field, value := range map[*time.Duration]time.Duration{&c.Timeout: time.Minute, &c.DrainDeadline: 15 * time.Minute, &c.VerifyInterval: 5 * time.Minute} {
 		if *field == 0 {
 			*field = value
 		}
 	}
-	valid := func(bit int) bool { return bit > 0 && bit < nft.LabelBits }
 	const firstFree, last = 5, 255 // those below are the kernel's: RTPROT_STATIC is 4
 	switch {
-	case !valid(c.BalancedLabel), !valid(c.MasqueradeLabel), c.BalancedLabel == c.MasqueradeLabel:
-		return c, fmt.Errorf("ipvs: label bits %d and %d: %w", c.BalancedLabel, c.MasqueradeLabel, model.ErrInvalid)
-	case c.AffinitySize < 0 || c.AffinitySize > 1<<31:
-		return c, fmt.Errorf("ipvs: affinity size %d: %w", c.AffinitySize, model.ErrInvalid)
+	case err != nil:
+		return c, fmt.Errorf("ipvs: %w", err)
 	case c.RouteProtocol < firstFree || c.RouteProtocol > last:
 		return c, fmt.Errorf("ipvs: route protocol %d: %w", c.RouteProtocol, model.ErrInvalid)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("ipvs: timeout %v: %w", c.Timeout, model.ErrInvalid)
-	case !nft.ValidName(c.Table):
-		return c, fmt.Errorf("ipvs: table name %q: %w", c.Table, model.ErrInvalid)
 	}
 	for _, p := range c.Hosts {
 		if !p.IsValid() || p.Addr().Is4In6() {
@@ -96,4 +82,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// settings returns what the Config says about the table.
+func (c *Config) settings() nft.Settings {
+	return nft.Settings{Table: c.Table, BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed, AffinitySize: c.AffinitySize}
 }

@@ -106,7 +106,7 @@ func (p *Programmer) Sync(ctx context.Context, want model.State) (model.Result, 
 	if err := p.begin(ctx); err != nil {
 		return w.res, p.fail(err)
 	}
-	w.res.Steps = append(w.res.Steps, model.Step{Name: "read", Took: time.Since(started)})
+	w.res.AddStep("read", started)
 	return w.attempt(ctx, func(refused map[model.ServiceName]error) (*model.Delta, error) {
 		return p.resolver.ResolveState(want, refused)
 	})

@@ -57,7 +57,7 @@ type ruleset struct {
 // rules returns the ruleset of a family on a node.
 func (c *Config) rules(node model.Node, fam model.Family) nft.Ruleset {
 	return &ruleset{noShortCut: c.NoShortCut, Rules: nft.Rules{Sets: sets(), Node: node, Family: fam,
-		BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed, AffinitySize: c.AffinitySize}}
+		Settings: c.settings()}}
 }
 
 // base returns a base chain.

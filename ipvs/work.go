@@ -42,7 +42,7 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 			return w.res, p.fail(err)
 		}
 		more := w.check(v, refused)
-		w.step("plan", start)
+		w.res.AddStep("plan", start)
 		if len(more) == 0 {
 			if more, err = w.program(ctx, v, delta); err != nil {
 				return w.res, p.fail(err)
@@ -66,16 +66,6 @@ func (w *work) attempt(ctx context.Context, resolve func(map[model.ServiceName]e
 			return w.res, p.fail(err)
 		}
 	}
-}
-
-// step adds to the time that a step took.
-func (w *work) step(name string, since time.Time) {
-	i := slices.IndexFunc(w.res.Steps, func(s model.Step) bool { return s.Name == name })
-	if i < 0 {
-		i = len(w.res.Steps)
-		w.res.Steps = append(w.res.Steps, model.Step{Name: name})
-	}
-	w.res.Steps[i].Took += time.Since(since)
 }
 
 // lookAgain forgets those virtual services of others, where one of ours is wanted, that are gone by now. A full Sync has
@@ -136,10 +126,10 @@ func (w *work) program(ctx context.Context, v *view, delta *model.Delta) (map[mo
 		next.change(k, v.want(k))
 	}
 	next.route(v, w.keys)
-	w.step("plan", start)
+	w.res.AddStep("plan", start)
 
 	start = time.Now()
-	defer func() { w.step("commit", start) }()
+	defer func() { w.res.AddStep("commit", start) }()
 	if more, err := w.taken(ctx, next); err != nil || len(more) > 0 {
 		return more, err
 	}

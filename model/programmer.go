@@ -58,6 +58,16 @@ type Step struct {
 	Took time.Duration
 }
 
+// AddStep adds to the time that a step took, which began then and ends now. A step that is taken again is no new one.
+func (r *Result) AddStep(name string, began time.Time) {
+	i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Name == name })
+	if i < 0 {
+		i = len(r.Steps)
+		r.Steps = append(r.Steps, Step{Name: name})
+	}
+	r.Steps[i].Took += time.Since(began)
+}
+
 // Written returns how many objects were written in all.
 func (r Result) Written() int { return r.Added + r.Changed + r.Deleted }
 

@@ -44,36 +44,25 @@ type Config struct {
 
 // withDefaults returns the Config with its zero values replaced, or why it makes no sense.
 func (c Config) withDefaults() (Config, error) {
-	set := func(field *int, value int) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	set(&c.BalancedLabel, 126)
-	set(&c.MasqueradeLabel, 127)
-	set(&c.AffinitySize, 65536)
-	if c.Table == "" {
-		c.Table = "headgate"
-	}
-	if c.HashSeed == 0 {
-		c.HashSeed = 0x68676174
-	}
+	s, err := c.settings().WithDefaults("headgate")
+	c.Table, c.BalancedLabel, c.MasqueradeLabel = s.Table, s.BalancedLabel, s.MasqueradeLabel
+	c.HashSeed, c.AffinitySize = s.HashSeed, s.AffinitySize
 	if c.Timeout == 0 {
 		c.Timeout = time.Minute
 	}
 	if c.VerifyInterval == 0 {
 		c.VerifyInterval = time.Minute
 	}
-	valid := func(bit int) bool { return bit > 0 && bit < nft.LabelBits }
 	switch {
-	case !valid(c.BalancedLabel), !valid(c.MasqueradeLabel), c.BalancedLabel == c.MasqueradeLabel:
-		return c, fmt.Errorf("nftables: label bits %d and %d: %w", c.BalancedLabel, c.MasqueradeLabel, model.ErrInvalid)
-	case c.AffinitySize < 0 || c.AffinitySize > 1<<31:
-		return c, fmt.Errorf("nftables: affinity size %d: %w", c.AffinitySize, model.ErrInvalid)
+	case err != nil:
+		return c, fmt.Errorf("nftables: %w", err)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("nftables: timeout %v: %w", c.Timeout, model.ErrInvalid)
-	case !nft.ValidName(c.Table):
-		return c, fmt.Errorf("nftables: table name %q: %w", c.Table, model.ErrInvalid)
 	}
 	return c, nil
+}
+
+// settings returns what the Config says about the table.
+func (c *Config) settings() nft.Settings {
+	return nft.Settings{Table: c.Table, BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed, AffinitySize: c.AffinitySize}
 }

@@ -33,8 +33,7 @@ var sets = nft.BaseSets()
 // rules returns the ruleset of a family on a node.
 func (c *Config) rules(node model.Node, fam model.Family) *ruleset {
 	return &ruleset{allowOtherPorts: c.AllowOtherPorts, Rules: nft.Rules{Sets: sets, Node: node, Family: fam,
-		BalancedLabel: c.BalancedLabel, MasqueradeLabel: c.MasqueradeLabel, HashSeed: c.HashSeed,
-		DropInvalid: c.DropInvalid, AffinitySize: c.AffinitySize}}
+		Settings: c.settings(), DropInvalid: c.DropInvalid}}
 }
 
 // Frame returns the chains that are there whatever the services, those that others lead to first.

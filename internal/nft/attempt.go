@@ -131,13 +131,13 @@ func (t *Table) attempt(ctx context.Context, res *model.Result, plan func(how ma
 		if err != nil {
 			return nil, t.fail(err)
 		}
-		res.Steps = step(res.Steps, "plan", start)
+		res.AddStep("plan", start)
 		if len(next.refused) > 0 {
 			return next.refused, nil
 		}
 		start = time.Now()
 		err = t.commitPlan(ctx, next, res)
-		res.Steps = step(res.Steps, "commit", start)
+		res.AddStep("commit", start)
 		if err == nil {
 			t.record = next.commit()
 			res.Added += next.batch.added

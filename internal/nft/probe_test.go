@@ -29,7 +29,7 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 	var no *refusal
 	require.ErrorAs(t, table.try(ctx, lacking), &no)
 	rules := func(fam model.Family) *Rules {
-		return &Rules{Sets: BaseSets(), Family: fam, BalancedLabel: 126, MasqueradeLabel: 127, HashSeed: 1}
+		return &Rules{Sets: BaseSets(), Family: fam, Settings: Settings{BalancedLabel: 126, MasqueradeLabel: 127, HashSeed: 1}}
 	}
 	for _, f := range needed(rules) {
 		require.NoError(t, table.try(ctx, f), f.name)

@@ -35,14 +35,9 @@ type Rules struct {
 	Sets   []Set // by SetID
 	Node   model.Node
 	Family model.Family
-	// BalancedLabel and MasqueradeLabel are the two bits.
-	BalancedLabel, MasqueradeLabel int
-	// HashSeed is what SourceHash and Maglev hash with. It must not be 0.
-	HashSeed uint32
+	Settings
 	// DropInvalid says that there is a rule about Repliers.
 	DropInvalid bool
-	// AffinitySize is how many clients each service with affinity remembers at most.
-	AffinitySize int
 }
 
 // On makes a rule of parts.

@@ -193,15 +193,3 @@ func (t *Table) Cleanup(ctx context.Context) error {
 
 // Close releases the socket and leaves the tables in place.
 func (t *Table) Close() { t.Forget() }
-
-// step adds to the time that a step took.
-func step(steps []model.Step, name string, since time.Time) []model.Step {
-	took := time.Since(since)
-	for i := range steps {
-		if steps[i].Name == name {
-			steps[i].Took += took
-			return steps
-		}
-	}
-	return append(steps, model.Step{Name: name, Took: took})
-}
