@@ -164,7 +164,7 @@ func (x *explainer) refuse() { x.chain(nft.RefuseChain, "reject") }
 
 // claimed tells the way to a frontend.
 func (x *explainer) claimed() {
-	w, maps := x.rules.way(x.form, x.Frontend), leading(x.Frontend)
+	w, at := x.rules.way(x.form, x.Frontend), nft.PlacesOf(x.Frontend)
 	nodePort := x.Frontend.Kind == model.NodePort
 	loopback := nodePort && x.q.To.Addr().IsLoopback()
 	switch {
@@ -175,17 +175,17 @@ func (x *explainer) claimed() {
 	}
 	switch {
 	case x.Fate == model.FateDropped && w.first != nft.DropVerdict && !x.lacksLocal(w):
-		x.outOfRange(nodePort)
+		x.outOfRange(at)
 	case loopback && w.short:
-		x.translated(maps)
+		x.translated(at)
 	default:
-		x.own(maps.services)
-		x.decided(w, maps)
+		x.own(at.Services)
+		x.decided(w, at)
 	}
 }
 
 // decided tells the way from the map of services on.
-func (x *explainer) decided(w way, maps leadMaps) {
+func (x *explainer) decided(w way, at nft.Places) {
 	switch {
 	case x.Fate == model.FateRefused:
 		x.refuse()
@@ -196,22 +196,18 @@ func (x *explainer) decided(w way, maps leadMaps) {
 		x.chain(w.first, "goto %s", byIPVS)
 		x.balanced()
 	case x.takesShortCut():
-		x.chain(w.first, "vmap @%s", sets()[maps.short].Name)
-		x.translated(maps)
+		x.chain(w.first, "vmap @%s", sets()[at.Shortcut].Name)
+		x.translated(at)
 	default:
-		x.own(maps.local)
+		x.own(at.Local)
 		x.balanced()
 	}
 }
 
 // outOfRange tells of a client that is in none of the frontend's source ranges.
-func (x *explainer) outOfRange(nodePort bool) {
-	restricted, check := nft.Restricted, nft.CheckSourceChain
-	if nodePort {
-		restricted, check = nft.RestrictedNodePorts, nft.CheckSourceNPChain
-	}
-	x.own(restricted)
-	x.chain(check, "drop")
+func (x *explainer) outOfRange(at nft.Places) {
+	x.own(at.Restricted)
+	x.chain(at.CheckSource, "drop")
 }
 
 // lacksLocal reports whether it is for want of a local endpoint that the packet is dropped.
@@ -227,8 +223,8 @@ func (x *explainer) takesShortCut() bool {
 }
 
 // translated tells the end of a way that the table balances itself.
-func (x *explainer) translated(maps leadMaps) {
-	e := x.own(maps.short)
+func (x *explainer) translated(at nft.Places) {
+	e := x.own(at.Shortcut)
 	steps, slots := x.rules.Way(&x.written, e.Chain, e.ElementKey)
 	for _, s := range steps {
 		x.chain(s.Chain, "%s", s.Rule)

@@ -157,10 +157,7 @@ func (r *ruleset) way(res *model.Resolved, f model.Frontend) way {
 	case verdict == model.Rejected:
 		w.first = nft.RefuseChain
 	case external && policy == model.Local && !r.noShortCut:
-		w.first, w.local = nft.ExternalLocalChain, verdict == model.Balanced
-		if f.Kind == model.NodePort {
-			w.first = nft.NodePortLocalChain
-		}
+		w.first, w.local = nft.PlacesOf(f).BySource, verdict == model.Balanced
 	case verdict == model.Dropped:
 		w.first = nft.DropVerdict
 	case !external:
@@ -171,27 +168,15 @@ func (r *ruleset) way(res *model.Resolved, f model.Frontend) way {
 	return w
 }
 
-// leadMaps are the verdict maps that lead a frontend on: first, and with policy Local whoever may take the short cut and
-// everybody else.
-type leadMaps struct{ services, short, local nft.SetID }
-
-// leading returns the maps of a frontend of its kind.
-func leading(f model.Frontend) leadMaps {
-	if f.Kind == model.NodePort {
-		return leadMaps{nft.NodePorts, nft.ShortcutNodePorts, nft.LocalNodePorts}
-	}
-	return leadMaps{nft.Services, nft.ShortcutServices, nft.LocalServices}
-}
-
 // frontend puts a frontend into the form: where it leads to, and what is behind it on the short cut.
 func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
-	w, maps := r.way(to.Res, f), leading(f)
-	to.Name(maps.services, f, w.first)
+	w, at := r.way(to.Res, f), nft.PlacesOf(f)
+	to.Name(at.Services, f, w.first)
 	if w.local {
-		to.Lead(maps.local, f, byIPVS)
+		to.Lead(at.Local, f, byIPVS)
 	}
 	if w.short {
-		to.Lead(maps.short, f, to.Through(f, nft.Plain, nft.ClusterList))
+		to.Lead(at.Shortcut, f, to.Through(f, nft.Plain, nft.ClusterList))
 		to.Record(f, [2]bool{nft.ClusterList: true})
 	}
 	to.Own(f)

@@ -138,32 +138,25 @@ func (x *explainer) refuse() {
 	x.chain(nft.RefuseChain, "reject")
 }
 
-// A frontendSets is where a frontend is looked up.
-type frontendSets struct {
-	restricted, allowed, services, shortcut, local nft.SetID
-	check, bySource                                string
-}
-
 // claimed tells the way to, and from, a frontend.
 func (x *explainer) claimed(form *nft.Form) {
-	at := frontendSets{nft.Restricted, nft.Allowed, nft.Services, nft.ShortcutServices, nft.LocalServices, nft.CheckSourceChain, nft.ExternalLocalChain}
+	at := nft.PlacesOf(x.Frontend)
 	key := nft.ElementKey{Addr: x.q.To.Addr(), Proto: x.q.Protocol, Port: x.q.To.Port()}
 	if x.Frontend.Kind == model.NodePort {
-		at = frontendSets{nft.RestrictedNodePorts, nft.AllowedNodePorts, nft.NodePorts, nft.ShortcutNodePorts, nft.LocalNodePorts, nft.CheckSourceNPChain, nft.NodePortLocalChain}
 		key.Addr = netip.Addr{}
 		x.chain(nft.DispatchChain, "%sfib daddr type local goto %s", x.nodePortMatch(), nft.NodePortChain)
 	}
 	if !x.mayEnter(form, key, at) {
 		return
 	}
-	key.Set = at.services
+	key.Set = at.Services
 	e, _ := form.Element(key)
 	x.element(e)
 	switch e.Chain {
 	case nft.DropVerdict:
 	case nft.RefuseChain:
 		x.refuse()
-	case at.bySource:
+	case at.BySource:
 		x.bySource(form, key, at)
 	default:
 		x.balance(form, e)
@@ -188,22 +181,22 @@ func (x *explainer) nodePortMatch() string {
 }
 
 // mayEnter tells of the frontend's source ranges, and reports whether they let the packet in.
-func (x *explainer) mayEnter(form *nft.Form, key nft.ElementKey, at frontendSets) bool {
+func (x *explainer) mayEnter(form *nft.Form, key nft.ElementKey, at nft.Places) bool {
 	if !x.Frontend.Restricted() {
 		return true
 	}
-	key.Set = at.restricted
+	key.Set = at.Restricted
 	if e, ok := form.Element(key); ok {
 		x.element(e)
 	}
-	key.Set = at.allowed
+	key.Set = at.Allowed
 	for _, e := range form.Sources(key) {
 		if e.Source.Contains(x.source()) {
 			x.element(e)
 			return true
 		}
 	}
-	x.chain(at.check, "drop")
+	x.chain(at.CheckSource, "drop")
 	return false
 }
 
@@ -221,8 +214,8 @@ func (x *explainer) source() netip.Addr {
 }
 
 // bySource tells where a frontend with external policy Local leads.
-func (x *explainer) bySource(form *nft.Form, key nft.ElementKey, at frontendSets) {
-	match, label, next := "", "", at.shortcut
+func (x *explainer) bySource(form *nft.Form, key nft.ElementKey, at nft.Places) {
+	match, label, next := "", "", at.Shortcut
 	internal, isInternal := x.internalMatch()
 	switch {
 	case isInternal:
@@ -231,17 +224,17 @@ func (x *explainer) bySource(form *nft.Form, key nft.ElementKey, at frontendSets
 		match, label, x.masqueraded = "fib saddr type local ", x.set(x.p.cfg.MasqueradeLabel), true
 	default:
 		label = x.set(x.p.cfg.BalancedLabel) + " " + x.set(x.p.cfg.MasqueradeLabel)
-		x.balanced, x.masqueraded, next = true, true, at.local
+		x.balanced, x.masqueraded, next = true, true, at.Local
 	}
 	fields := "meta l4proto . th dport"
 	if x.Frontend.Kind != model.NodePort {
 		fields = x.word + " daddr . " + fields
 	}
-	x.chain(at.bySource, "%s%s %s vmap @%s", match, label, fields, sets[next].Name)
+	x.chain(at.BySource, "%s%s %s vmap @%s", match, label, fields, sets[next].Name)
 	key.Set = next
 	e, ok := form.Element(key)
 	if !ok {
-		x.chain(at.bySource, "drop")
+		x.chain(at.BySource, "drop")
 		return
 	}
 	x.element(e)

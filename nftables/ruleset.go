@@ -120,28 +120,23 @@ func (r *ruleset) Render(f *nft.Form, res *model.Resolved, lay nft.Layouts) {
 func (r *ruleset) frontend(to *nft.Renderer, f model.Frontend) {
 	policy := to.Res.Service.Policy(f.Kind)
 	verdict, _ := to.Res.Selections[r.Family].Serving(policy)
-	maps := [...]nft.SetID{nft.Services, nft.ShortcutServices, nft.LocalServices}
-	bySource := nft.ExternalLocalChain
-	if f.Kind == model.NodePort {
-		maps = [...]nft.SetID{nft.NodePorts, nft.ShortcutNodePorts, nft.LocalNodePorts}
-		bySource = nft.NodePortLocalChain
-	}
+	at := nft.PlacesOf(f)
 	used := [2]bool{}
 	used[nft.ListOf(policy)] = true
 	switch {
 	case verdict == model.Rejected:
-		to.Name(maps[0], f, nft.RefuseChain)
+		to.Name(at.Services, f, nft.RefuseChain)
 	case f.Kind == model.Internal && verdict == model.Dropped:
-		to.Name(maps[0], f, nft.DropVerdict)
+		to.Name(at.Services, f, nft.DropVerdict)
 	case f.Kind == model.Internal:
-		to.Name(maps[0], f, to.Through(f, nft.ByInternal, nft.ListOf(policy)))
+		to.Name(at.Services, f, to.Through(f, nft.ByInternal, nft.ListOf(policy)))
 	case policy == model.Cluster:
-		to.Name(maps[0], f, to.Through(f, nft.ByExternal, nft.ClusterList))
+		to.Name(at.Services, f, to.Through(f, nft.ByExternal, nft.ClusterList))
 	default:
-		to.Name(maps[0], f, bySource)
-		to.Lead(maps[1], f, to.Through(f, nft.Plain, nft.ClusterList))
+		to.Name(at.Services, f, at.BySource)
+		to.Lead(at.Shortcut, f, to.Through(f, nft.Plain, nft.ClusterList))
 		if verdict == model.Balanced {
-			to.Lead(maps[2], f, to.Through(f, nft.Plain, nft.LocalList))
+			to.Lead(at.Local, f, to.Through(f, nft.Plain, nft.LocalList))
 		}
 		used = [2]bool{true, true}
 	}

@@ -210,10 +210,7 @@ func (r *Renderer) Through(f model.Frontend, c Class, l List) string {
 	} else {
 		r.form.routes = append(r.form.routes, rt)
 	}
-	k := r.key(Endpoints, f)
-	if f.Kind == model.NodePort {
-		k.Set = NodePortEndpoints
-	}
+	k := r.key(PlacesOf(f).Endpoints, f)
 	r.form.runs = append(r.form.runs, run{set: k.Set, addr: k.Addr, proto: k.Proto, port: k.Port, list: l, layout: r.lay[l]})
 	return rt.chain()
 }
@@ -287,13 +284,10 @@ func (r *Renderer) restrict(f model.Frontend) {
 	if !f.Restricted() {
 		return
 	}
-	exact, ranges := Restricted, Allowed
-	if f.Kind == model.NodePort {
-		exact, ranges = RestrictedNodePorts, AllowedNodePorts
-	}
-	r.form.elements = append(r.form.elements, Element{ElementKey: r.key(exact, f)})
+	at := PlacesOf(f)
+	r.form.elements = append(r.form.elements, Element{ElementKey: r.key(at.Restricted, f)})
 	for _, p := range r.Res.Sources(f, r.Node.Primary) {
-		k := r.key(ranges, f)
+		k := r.key(at.Allowed, f)
 		k.Source = p
 		r.form.elements = append(r.form.elements, Element{ElementKey: k})
 	}

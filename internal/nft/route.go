@@ -140,10 +140,7 @@ func (rs *Rules) Route(r Route) Chain {
 
 // draw translates the destination to the endpoint in a slot.
 func (rs *Rules) draw(r Route) Rule {
-	set := Endpoints
-	if r.nodePort {
-		set = NodePortEndpoints
-	}
+	set := places(r.nodePort).Endpoints
 	key := rs.Sets[set].Key
 	e, reg := rs.Load(key[:len(key)-1]...)
 	modulus, offset := uint32(r.slots), r.list.offset()

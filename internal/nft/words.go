@@ -109,15 +109,12 @@ type Step struct{ Chain, Rule string }
 
 // Way returns the rules that balance a connection which comes to one of the service's chains, and the slots that the last
 // of them chooses from for the frontend with a key.
-func (rs Rules) Way(f *Form, chain string, k ElementKey) (steps []Step, slots []Element) {
+func (rs *Rules) Way(f *Form, chain string, k ElementKey) (steps []Step, slots []Element) {
 	for _, r := range append(f.own, f.routes...) {
 		if r.chain() != chain {
 			continue
 		}
-		k.Set = Endpoints
-		if r.nodePort {
-			k.Set = NodePortEndpoints
-		}
+		k.Set = places(r.nodePort).Endpoints
 		for _, run := range f.runs {
 			if run.set == k.Set && run.addr == k.Addr && run.proto == k.Proto && run.port == k.Port && run.list == r.list {
 				for slot := range run.layout {
@@ -130,7 +127,7 @@ func (rs Rules) Way(f *Form, chain string, k ElementKey) (steps []Step, slots []
 	return nil, nil
 }
 
-func (rs Rules) way(r Route) (steps []Step) {
+func (rs *Rules) way(r Route) (steps []Step) {
 	name := r.chain()
 	add := func(format string, args ...any) { steps = append(steps, Step{name, fmt.Sprintf(format, args...)}) }
 	switch r.class {
@@ -153,11 +150,9 @@ func (rs Rules) way(r Route) (steps []Step) {
 }
 
 // drawWords is the rule that draw makes.
-func (rs Rules) drawWords(r Route) string {
-	set, key, word := Endpoints, "", Word(rs.Family)
-	if r.nodePort {
-		set = NodePortEndpoints
-	} else {
+func (rs *Rules) drawWords(r Route) string {
+	set, key, word := places(r.nodePort).Endpoints, "", Word(rs.Family)
+	if !r.nodePort {
 		key = word + " daddr . "
 	}
 	by := fmt.Sprintf("numgen random mod %d", r.slots)
