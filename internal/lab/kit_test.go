@@ -97,10 +97,11 @@ func TestNothingSurvivesAKill(t *testing.T) {
 		require.NoError(t, c.Start())
 		_, err := fmt.Fprintln(os.Stdout, "sleeper", c.Process.Pid)
 		require.NoError(t, err)
-		select {}
+		time.Sleep(time.Hour) // blocked for good, a program whose goroutines all sleep would be ended by the runtime
 	}
 	c := exec.Command("/proc/self/exe", "-test.run=^TestNothingSurvivesAKill$")
 	c.Env = append(os.Environ(), "LAB_TO_BE_KILLED=1")
+	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
