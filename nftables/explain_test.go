@@ -72,7 +72,7 @@ func TestExplain(t *testing.T) {
 				}
 				last := e.Path[len(e.Path)-1]
 				if e.Fate == model.FateBalanced {
-					require.Regexp(t, ` map (node-port-)?endpoints$| chain nat-postrouting$`, last.Where, "%s", e)
+					require.Regexp(t, ` map (node-port-)?(endpoints|turns-[0-9]+)$| chain nat-postrouting$`, last.Where, "%s", e)
 				}
 			}
 		})

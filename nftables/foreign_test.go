@@ -74,6 +74,12 @@ func TestForeignHands(t *testing.T) {
 		"set of another type": "flush table ip headgate; delete map ip headgate services; add set ip headgate services { type inet_service; flags interval; elements = { 1-5 } }",
 		"ranges that expire":  "flush table ip headgate; delete set ip headgate allowed; add set ip headgate allowed { type ipv4_addr . inet_proto . inet_service . ipv4_addr; flags interval,timeout; }",
 		"chain renamed":       "rename chain ip headgate dispatch evil",
+		"chain in its place":  "rename chain ip headgate dispatch evil; add chain ip headgate dispatch",
+		"chains swapped": "rename chain ip headgate refuse evil; rename chain ip headgate mark-external refuse; " +
+			"rename chain ip headgate evil mark-external",
+		"rule first": "insert rule ip headgate dispatch accept",
+		"rule last":  "add rule ip headgate nat-prerouting accept",
+		"rules gone": "flush chain ip headgate draw-2",
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := lab.StartNetNS(t, "foreign")

@@ -13,7 +13,7 @@ import (
 // them, since the kernel asks chains of type nat about the first packet alone:
 //
 //	prerouting, output ─ dispatch ─┬─ check-source            restricted frontends: drop who may not come in
-//	                               ├─ vmap @services ─┬─ internal-lb-3 ─ mark-internal, lb-3 ─ dnat to @endpoints
+//	                               ├─ vmap @services ─┬─ internal-lb-3 ─ mark-internal, lb-3 ─ draw-3 ─ dnat to @endpoints
 //	                               │                  ├─ external-lb-3 ─ mark-external, lb-3
 //	                               │                  ├─ external-local ─ vmap @shortcut-services or @local-services
 //	                               │                  └─ refuse, drop

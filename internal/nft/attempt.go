@@ -170,6 +170,12 @@ func (t *Table) judge(ctx context.Context, next *Plan, err error, how *manner, t
 		}
 		return nil, t.overtaken(ctx, tries)
 	}
+	if next.fresh && tries < maxTries {
+		// What the plan builds on may have gone since it was read.
+		if id, err := t.generation(ctx); err != nil || id != t.kernel.generation {
+			return nil, err
+		}
+	}
 	culprits := map[model.ServiceName]error{}
 	for seq, cause := range no.messages {
 		owners := next.batch.owners[seq]

@@ -18,8 +18,10 @@ type batch struct {
 	// sections hold whole messages: those written one by one, then full chunks.
 	sections [sectionCount]Wire
 	full     [sectionCount][][]byte
-	// chunks hold, for each family and set, a message of elements that is still open.
+	// dels and adds hold, for each family and set, the message of elements that was written to last; open, those that
+	// are not finished.
 	dels, adds [2][]*chunk
+	open       []*chunk
 	// kept holds back what is to be added to sets that a Sync keeps.
 	kept [2][]*kept
 	// owners says which services a message is about, by sequence number. Messages of the frame are about none.
@@ -65,10 +67,8 @@ type chunk struct {
 	w           Wire
 	start, list int
 	elements    int
+	section     section
 }
-
-// pending reports whether elements are in the message.
-func (c *chunk) pending() bool { return c != nil && c.elements > 0 }
 
 func newBatch(table string, shapes []Set) *batch {
 	b := &batch{table: table, shapes: shapes}
@@ -81,7 +81,7 @@ func newBatch(table string, shapes []Set) *batch {
 // next returns the batch empty again, with what memory a small one needs.
 func (b *batch) next() *batch {
 	const enough = 16 << 10 // bytes of a section, and of all spare buffers
-	n := &batch{table: b.table, shapes: b.shapes, seq: b.seq, dels: b.dels, adds: b.adds, kept: b.kept, ends: b.ends, spare: b.spare, pieces: b.pieces}
+	n := &batch{table: b.table, shapes: b.shapes, seq: b.seq, dels: b.dels, adds: b.adds, open: b.open[:0], kept: b.kept, ends: b.ends, spare: b.spare, pieces: b.pieces}
 	if cap(n.pieces) > 100 {
 		n.pieces = nil
 	}
@@ -99,15 +99,11 @@ func (b *batch) next() *batch {
 			n.full[i] = b.full[i][:0]
 		}
 	}
+	for _, c := range b.open {
+		*c = chunk{}
+	}
 	for _, fam := range model.Families {
 		clear(n.kept[fam])
-		for _, chunks := range [...][]*chunk{n.dels[fam], n.adds[fam]} {
-			for _, c := range chunks {
-				if c != nil {
-					*c = chunk{}
-				}
-			}
-		}
 	}
 	return n
 }
@@ -192,12 +188,15 @@ func (b *batch) replace(fam model.Family, old, e *Element, owner model.ServiceNa
 
 func (b *batch) element(at **chunk, s section, fam model.Family, e *Element, owner model.ServiceName) {
 	if *at == nil {
-		*at = &chunk{}
+		*at = &chunk{section: s}
 	}
 	c := *at
 	full := c.elements == maxElements || len(c.w.Buf)-c.list > maxNested-longestElement
 	if c.elements > 0 && (full || b.exact && b.lastOwner(c) != owner) {
-		b.finish(c, s)
+		b.finish(c)
+	} else if c.elements == 0 {
+		c.section = s
+		b.open = append(b.open, c)
 	}
 	if c.elements == 0 {
 		c.w.Seq = b.seq
@@ -247,13 +246,10 @@ func (b *batch) lastOwner(c *chunk) model.ServiceName {
 }
 
 // finish closes a chunk's message and moves it into its section.
-func (b *batch) finish(c *chunk, s section) {
-	if !c.pending() {
-		return
-	}
+func (b *batch) finish(c *chunk) {
 	c.w.Close(c.list)
 	c.w.End(c.start)
-	b.full[s] = append(b.full[s], c.w.Buf)
+	b.full[c.section] = append(b.full[c.section], c.w.Buf)
 	c.w.Buf, c.elements = nil, 0
 }
 
@@ -264,14 +260,7 @@ func (b *batch) empty() bool {
 			return false
 		}
 	}
-	for _, fam := range model.Families {
-		for s := range b.shapes {
-			if b.dels[fam][s].pending() || b.adds[fam][s].pending() {
-				return false
-			}
-		}
-	}
-	return true
+	return len(b.open) == 0
 }
 
 // A transaction is a batch as it is sent.
@@ -297,12 +286,10 @@ func (b *batch) transaction(generation uint32) transaction {
 		w.End(w.begin(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES))
 	}
 	t := transaction{pieces: append(b.pieces[:0], w.Buf[:end]), first: nlink.MessageSeq(w.Buf)}
-	for _, fam := range model.Families {
-		for s := range b.shapes {
-			b.finish(b.dels[fam][s], sectionDels)
-			b.finish(b.adds[fam][s], sectionAdds)
-		}
+	for _, c := range b.open {
+		b.finish(c)
 	}
+	b.open = b.open[:0]
 	for i := range b.sections {
 		t.pieces = append(append(t.pieces, b.sections[i].Buf), b.full[i]...)
 	}

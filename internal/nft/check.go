@@ -40,6 +40,11 @@ func (k *witness) committed(s *socket, done *Plan, made handles, conditional boo
 			for name := range done.found[fam].sets {
 				k.sets[fam][name] = true
 			}
+			for name := range done.stand[fam] {
+				for _, r := range done.found[fam].rules[name] {
+					k.rules[fam][name] = append(k.rules[fam][name], r.handle)
+				}
+			}
 		}
 	}
 	for _, fam := range model.Families {
@@ -140,7 +145,7 @@ func (k *witness) differs(fam model.Family, found structure) string {
 		}
 	}
 	for chain, handles := range k.rules[fam] {
-		if !slices.Equal(handles, found.rules[chain]) {
+		if !slices.EqualFunc(handles, found.rules[chain], func(h uint64, r ruleInfo) bool { return h == r.handle }) {
 			return fmt.Sprintf("the rules of chain %s are not those that were written", chain)
 		}
 	}
@@ -218,6 +223,9 @@ func (t *Table) verify(ctx context.Context) error {
 			all.batch.seen(fam, &e)
 		}
 		for id, elements := range want[fam] {
+			if t.cfg.Sets[id].Lazy && !t.record.tables[fam].lazy[SetID(id)] {
+				continue
+			}
 			if err := t.compareSet(ctx, fam, &t.cfg.Sets[id], elements); err != nil {
 				return err
 			}

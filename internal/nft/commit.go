@@ -96,11 +96,11 @@ func (s *socket) commit(tx transaction) (made handles, err error) {
 
 // note notes the handle of a rule that the kernel echoes.
 func (h *handles) note(body []byte) error {
-	_, chain, handle, err := ruleOf(body)
+	_, chain, rule, err := ruleOf(body)
 	fam := model.IPv4
 	if body[0] == unix.NFPROTO_IPV6 {
 		fam = model.IPv6
 	}
-	h[fam][chain] = append(h[fam][chain], handle)
+	h[fam][chain] = append(h[fam][chain], rule.handle)
 	return err
 }

@@ -53,19 +53,20 @@ func (b *batch) keep(fam model.Family, id SetID, there map[string]elementInfo) {
 	b.kept[fam][id] = &kept{there: there}
 }
 
-// settle plans the way from what the kept sets have to what was added to them meanwhile.
-func (b *batch) settle() {
+// settle plans the way from what the kept sets have to what was added to them meanwhile. It calls renew before it deletes
+// a set.
+func (b *batch) settle(renew func(model.Family)) {
 	for _, fam := range model.Families {
 		for id, k := range b.kept[fam] {
 			if k != nil {
 				b.kept[fam][id] = nil
-				b.settleSet(fam, id, k)
+				b.settleSet(fam, id, k, renew)
 			}
 		}
 	}
 }
 
-func (b *batch) settleSet(fam model.Family, id int, k *kept) {
+func (b *batch) settleSet(fam model.Family, id int, k *kept, renew func(model.Family)) {
 	set, total := &b.shapes[id], len(k.there)
 	lacking := slices.Clone(k.want)
 	lacking = slices.DeleteFunc(lacking, func(e owned) bool {
@@ -77,6 +78,7 @@ func (b *batch) settleSet(fam model.Family, id int, k *kept) {
 		return same
 	})
 	if len(k.there)*total > longRemoval {
+		renew(fam)
 		b.deleteSet(fam, set.Name)
 		b.makeSet(fam, *set)
 		k.there, lacking = nil, k.want

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/headgate/headgate/model"
 )
 
@@ -20,7 +22,7 @@ func (p *Plan) diffOwn(fam model.Family, name model.ServiceName, before, after *
 		case a == nil:
 			p.retire(fam, b.Name, true)
 		case b == nil:
-			p.makeMap(fam, name, a.Set)
+			reshaped = p.makeMap(fam, name, a.Set) || reshaped
 		case !b.sameShape(a.Set):
 			reshaped = true
 			p.batch.deleteSet(fam, a.Name, name)
@@ -35,6 +37,9 @@ func (p *Plan) diffOwn(fam model.Family, name model.ServiceName, before, after *
 			}
 			p.retire(fam, b.Name, false)
 		case b == nil:
+			if reshaped {
+				delete(p.found[fam].rules, a.Name) // so that they are not taken for those that are wanted
+			}
 			p.makeChain(fam, *a, name)
 		case reshaped || !sameRules(*a, *b):
 			p.batch.changed++
@@ -45,19 +50,20 @@ func (p *Plan) diffOwn(fam model.Family, name model.ServiceName, before, after *
 	p.planPruning(fam, name, before, after)
 }
 
-// makeMap plans a map of clients. After a restart, one of the same shape stays.
-func (p *Plan) makeMap(fam model.Family, name model.ServiceName, s Set) {
+// makeMap plans a map of clients. After a restart, one of the same shape stays. It reports whether one of another goes.
+func (p *Plan) makeMap(fam model.Family, name model.ServiceName, s Set) (reshaped bool) {
 	put(&p.wanted[fam], s.Name, true)
 	there, found := p.found[fam].sets[s.Name]
 	switch {
 	case found && there.same(s.info(fam)):
-		return
+		return false
 	case found:
 		p.batch.deleteSet(fam, s.Name, name)
 	case p.isStale(fam, s.Name):
 		p.revive(fam, s.Name, name)
 	}
 	p.batch.makeSet(fam, s, name)
+	return found
 }
 
 // revive plans the removal of a stale map that is needed again, empty. No stale chain may use it any more.
@@ -71,15 +77,22 @@ func (p *Plan) revive(fam model.Family, stale string, name model.ServiceName) {
 	p.batch.deleteSet(fam, stale, name)
 }
 
-// makeChain plans a chain with its rules.
+// makeChain plans a chain with its rules. After a restart, one with the same rules stays.
 func (p *Plan) makeChain(fam model.Family, c Chain, owners ...model.ServiceName) {
 	put(&p.wanted[fam], c.Name, true)
 	if p.isStale(fam, c.Name) {
 		put(&p.revived[fam], c.Name, true)
 		p.batch.flush(fam, c.Name, owners...)
 	}
-	if there, ok := p.found[fam].chains[c.Name]; ok && there != c.info() {
-		p.batch.deleteChain(fam, c.Name)
+	if there, ok := p.found[fam].chains[c.Name]; ok {
+		if there == c.info() && c.written(p.found[fam].rules[c.Name]) {
+			put(&p.stand[fam], c.Name, true)
+			return
+		}
+		p.batch.flush(fam, c.Name, owners...)
+		if there != c.info() {
+			p.batch.deleteChain(fam, c.Name)
+		}
 	}
 	p.batch.added++
 	p.batch.write(sectionChains, func(w *Wire) { w.writeChain(p.cfg.Name, fam, c) }, owners...)
@@ -99,6 +112,18 @@ func (p *Plan) isStale(fam model.Family, name string) bool {
 
 func (p *Plan) retire(fam model.Family, name string, isMap bool) {
 	p.stale[fam] = append(p.stale[fam], stale{name: name, isMap: isMap, since: p.now})
+}
+
+// written reports whether rules in the kernel are those of the chain.
+func (c Chain) written(rules []ruleInfo) bool {
+	var w Wire
+	return slices.EqualFunc(c.Rules, rules, func(r Rule, there ruleInfo) bool {
+		w.Buf = w.Buf[:0]
+		w.writeRule("", 0, "", r)
+		_, _, wanted, err := wholeRuleOf(w.Buf[unix.SizeofNlMsghdr:])
+		wanted.handle = there.handle
+		return err == nil && wanted == there
+	})
 }
 
 // sameRules reports whether two chains have the same rules, byte for byte.

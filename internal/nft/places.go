@@ -12,8 +12,8 @@ type Places struct {
 	// Restricted has the frontends with source ranges, Allowed the ranges; the chain CheckSource asks it.
 	Restricted, Allowed SetID
 	CheckSource         string
-	// Endpoints has the slots.
-	Endpoints SetID
+	// Endpoints has the slots, but those of services with RoundRobin, which are in one of the maps from Turns on.
+	Endpoints, Turns SetID
 }
 
 // PlacesOf returns where a frontend is looked up.
@@ -22,7 +22,7 @@ func PlacesOf(f model.Frontend) Places { return places(f.Kind == model.NodePort)
 func places(nodePort bool) Places {
 	if nodePort {
 		return Places{NodePorts, ShortcutNodePorts, LocalNodePorts, NodePortLocalChain,
-			RestrictedNodePorts, AllowedNodePorts, CheckSourceNPChain, NodePortEndpoints}
+			RestrictedNodePorts, AllowedNodePorts, CheckSourceNPChain, NodePortEndpoints, NodePortTurns}
 	}
-	return Places{Services, ShortcutServices, LocalServices, ExternalLocalChain, Restricted, Allowed, CheckSourceChain, Endpoints}
+	return Places{Services, ShortcutServices, LocalServices, ExternalLocalChain, Restricted, Allowed, CheckSourceChain, Endpoints, Turns}
 }

@@ -26,11 +26,13 @@ type Plan struct {
 	shared  [2]map[SharedKey]int             // by how much the counts change
 	stale   [2][]stale
 	revived [2]map[string]bool // stale objects that are needed again, or go now
-	// found is what a fresh plan found in the kernel, wanted the names of all chains and maps of clients it makes or keeps.
-	found  [2]structure
-	wanted [2]map[string]bool
-	laid   map[model.ServiceName]laid // nil for services that go
-	extra  [2]map[ElementKey]Element  // Comment "\x00" for those that go
+	// found is what a fresh plan found in the kernel, wanted the names of all chains and sets it makes or keeps.
+	// stand has the chains that stay as they are.
+	found         [2]structure
+	wanted, stand [2]map[string]bool
+	laid          map[model.ServiceName]laid // nil for services that go
+	lazy          [2]map[SetID]bool          // lazy sets that are made
+	extra         [2]map[ElementKey]Element  // Comment "\x00" for those that go
 	// prune has the maps of clients from which the clients of other endpoints must go.
 	prune []pruning
 	// refused has the services that cannot be planned.
@@ -195,6 +197,9 @@ func (p *Plan) diffRuns(fam model.Family, name model.ServiceName, before, after 
 	key := func(r *run) ElementKey {
 		return ElementKey{Set: r.set, Addr: r.addr, Proto: r.proto, Port: r.port, Slot: uint32(r.list)}
 	}
+	for i := range after {
+		p.provide(fam, after[i].set, name)
+	}
 	matched(before, after, key, func(b, a *run) {
 		var was, is Layout
 		if b != nil {
@@ -236,15 +241,13 @@ func (p *Plan) diffShared(fam model.Family, before, after []SharedKey) {
 	}
 }
 
-// ensure sees to it that a shared chain, and the one it leads to, are there.
+// ensure sees to it that a shared chain, and those it leads to, are there.
 func (p *Plan) ensure(fam model.Family, r Route, name model.ServiceName) {
 	if !p.fresh && p.old.tables[fam].chains[r] {
 		return
 	}
 	put(&p.chains[fam], r, append(p.chains[fam][r], name))
-	if next, ok := r.needs(); ok {
-		p.ensure(fam, next, name)
-	}
+	r.needs(func(next Route) { p.ensure(fam, next, name) })
 }
 
 // finish plans what concerns no single service: shared chains and elements, and what is stale.

@@ -24,7 +24,7 @@ type structure struct {
 	dormant bool
 	chains  map[string]chainInfo
 	sets    map[string]setInfo
-	rules   map[string][]uint64               // handles, by chain, in order
+	rules   map[string][]ruleInfo             // by chain, in order
 	ranges  map[string]map[string]elementInfo // elements of sets of ranges, by set and key, where asked for
 }
 
@@ -35,6 +35,13 @@ type chainInfo struct {
 	priority int32
 	base     bool
 	drops    bool // by its policy
+}
+
+// A ruleInfo is a rule as far as it is read: its handle, its mark and its verdicts, where chains have the names that they
+// have now.
+type ruleInfo struct {
+	handle, mark uint64
+	verdicts     string
 }
 
 // A setInfo is a set's shape as the kernel tells it.
@@ -84,7 +91,7 @@ func (s *socket) readStructure(table string, fam model.Family) (st structure, er
 }
 
 func (s *socket) structureOnce(table string, fam model.Family) (structure, error) {
-	st := structure{chains: map[string]chainInfo{}, sets: map[string]setInfo{}, rules: map[string][]uint64{}}
+	st := structure{chains: map[string]chainInfo{}, sets: map[string]setInfo{}, rules: map[string][]ruleInfo{}}
 	proto := NFProto(fam)
 	var err error
 	if err = s.readTable(table, fam, &st); err != nil || st.table == 0 {
@@ -224,16 +231,24 @@ const (
 
 func (st *structure) readRule(table string) func(body []byte) error {
 	return func(body []byte) error {
-		of, chain, handle, err := ruleOf(body)
+		of, chain, rule, err := wholeRuleOf(body)
 		if of == table {
-			st.rules[chain] = append(st.rules[chain], handle)
+			st.rules[chain] = append(st.rules[chain], rule)
 		}
 		return err
 	}
 }
 
-// ruleOf returns where a rule stands and its handle.
-func ruleOf(body []byte) (table, chain string, handle uint64, err error) {
+// wholeRuleOf returns where a rule stands and what there is to know of it.
+func wholeRuleOf(body []byte) (table, chain string, rule ruleInfo, err error) {
+	if table, chain, rule, err = ruleOf(body); err == nil {
+		rule.verdicts, err = verdictsOf(body)
+	}
+	return table, chain, rule, err
+}
+
+// ruleOf is wholeRuleOf without the verdicts.
+func ruleOf(body []byte) (table, chain string, rule ruleInfo, err error) {
 	err = attributes(body, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_RULE_TABLE:
@@ -241,10 +256,48 @@ func ruleOf(body []byte) (table, chain string, handle uint64, err error) {
 		case unix.NFTA_RULE_CHAIN:
 			chain = ad.String()
 		case unix.NFTA_RULE_HANDLE:
-			handle = ad.Uint64()
+			rule.handle = ad.Uint64()
+		case unix.NFTA_RULE_USERDATA:
+			rule.mark = readMark(ad.Bytes())
 		}
 	})
-	return table, chain, handle, err
+	return table, chain, rule, err
+}
+
+// verdictsOf returns what a rule decides: the verdicts, and the chains that it jumps or goes to.
+func verdictsOf(body []byte) (verdicts string, err error) {
+	err = attributes(body, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_RULE_EXPRESSIONS {
+			ad.Do(func(b []byte) error {
+				return nested(b, func(ad *netlink.AttributeDecoder) {
+					ad.Do(func(b []byte) error { return readVerdict(b, &verdicts) })
+				})
+			})
+		}
+	})
+	return verdicts, err
+}
+
+// readVerdict appends what an expression decides, if it does.
+func readVerdict(expression []byte, verdicts *string) error {
+	var name string
+	var data []byte
+	err := nested(expression, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = ad.String()
+		case unix.NFTA_EXPR_DATA:
+			data = ad.Bytes()
+		}
+	})
+	if err != nil || name != "immediate" {
+		return err
+	}
+	return nested(data, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_IMMEDIATE_DATA {
+			ad.Do(func(b []byte) error { return readData(b, verdicts) })
+		}
+	})
 }
 
 // info returns the shape that the kernel tells of a set once it is made.
@@ -308,11 +361,12 @@ func readElement(elem []byte) (elementInfo, error) {
 	return i, err
 }
 
+// readData appends data to a string: a value, or a verdict's code and chain.
 func readData(b []byte, data *string) error {
 	return nested(b, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_DATA_VALUE:
-			*data = string(ad.Bytes())
+			*data += string(ad.Bytes())
 		case unix.NFTA_DATA_VERDICT:
 			ad.Do(func(b []byte) error {
 				return nested(b, func(ad *netlink.AttributeDecoder) {

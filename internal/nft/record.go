@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -28,6 +29,7 @@ type tableRecord struct {
 	shared map[SharedKey]int // how many services need a shared element
 	stale  []stale           // chains and maps that nothing leads to any more
 	extra  map[ElementKey]Element
+	lazy   map[SetID]bool // lazy sets that are there
 }
 
 // A stale object goes in a later transaction than the one that removed the last reference to it: kernels below 6.2
@@ -41,7 +43,7 @@ type stale struct {
 func newRecord(node model.Node) *record {
 	r := &record{node: node, laid: map[model.ServiceName]laid{}}
 	for i := range r.tables {
-		r.tables[i] = tableRecord{chains: map[Route]bool{}, shared: map[SharedKey]int{}, extra: map[ElementKey]Element{}}
+		r.tables[i] = tableRecord{chains: map[Route]bool{}, shared: map[SharedKey]int{}, extra: map[ElementKey]Element{}, lazy: map[SetID]bool{}}
 	}
 	return r
 }
@@ -79,6 +81,7 @@ func (p *Plan) commit() *record {
 		for chain := range p.chains[fam] {
 			t.chains[chain] = true
 		}
+		maps.Copy(t.lazy, p.lazy[fam])
 		for k, e := range p.extra[fam] {
 			if e.Comment == removed {
 				delete(t.extra, k)

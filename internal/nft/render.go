@@ -204,13 +204,11 @@ func (r *Renderer) Through(f model.Frontend, c Class, l List) string {
 		rt.own = &ownRoute{service: r.Res.Name, id: r.id, protocol: svc.Protocol, maps: r.pins[l]}
 		r.chain(r.Route(rt))
 		r.form.own = append(r.form.own, rt)
-		if next, ok := rt.needs(); ok {
-			r.form.routes = append(r.form.routes, next)
-		}
+		rt.needs(func(next Route) { r.form.routes = append(r.form.routes, next) })
 	} else {
 		r.form.routes = append(r.form.routes, rt)
 	}
-	k := r.key(PlacesOf(f).Endpoints, f)
+	k := r.key(rt.slotSet(), f)
 	r.form.runs = append(r.form.runs, run{set: k.Set, addr: k.Addr, proto: k.Proto, port: k.Port, list: l, layout: r.lay[l]})
 	return rt.chain()
 }

@@ -48,6 +48,8 @@ type Route struct {
 	balance  model.Balance
 	hashPort bool
 	slots    int
+	// draw says that the chain does no more than to draw once.
+	draw bool
 	// own is the service that the route belongs to, if it needs a chain of its own: for a counter (RoundRobin) or for
 	// affinity. Otherwise it is nil.
 	own *ownRoute
@@ -79,9 +81,12 @@ func (r Route) chain() string {
 	if r.own != nil {
 		return string(append(append(name, "to-"...), r.own.id...))
 	}
-	if r.balance == model.Maglev {
+	switch {
+	case r.draw:
+		name = append(name, "draw-"...)
+	case r.balance == model.Maglev:
 		name = append(name, "hash-"...)
-	} else {
+	default:
 		name = append(name, "lb-"...)
 	}
 	if r.hashPort {
@@ -96,12 +101,48 @@ func (r Route) bare() Route {
 	return r
 }
 
-// needs returns the other shared route that the route's chain leads to, if any.
-func (r Route) needs() (Route, bool) {
-	if r.own == nil {
-		return r.bare(), r.class != Plain
+// inTurn reports whether the route's own chain draws by the service's own counter.
+func (r Route) inTurn() bool { return r.own != nil && r.balance == model.RoundRobin }
+
+// leads reports whether the route's chain decides something and leads on to the bare route.
+func (r Route) leads() bool { return !r.inTurn() && (r.class != Plain || r.own != nil) }
+
+// redraws reports whether the route's chain draws by chance until it hits a slot that is taken.
+func (r Route) redraws() bool { return r.balance == model.Random && r.slots > 1 && !r.draw }
+
+// first is the route to the endpoint in slot 0.
+func (r Route) first() Route {
+	r.balance, r.hashPort, r.slots = model.Random, false, 1
+	return r
+}
+
+// once is the route that draws once, and lets whoever has drawn in vain return.
+func (r Route) once() Route {
+	r.draw = true
+	return r
+}
+
+// needs calls f with the other shared routes that the route's chain leads to.
+func (r Route) needs(f func(Route)) {
+	switch {
+	case r.leads():
+		f(r.bare())
+	case r.inTurn() || r.draw || r.slots == 1:
+	default:
+		if r.redraws() {
+			f(r.once())
+		}
+		f(r.first())
 	}
-	return r.bare(), r.balance != model.RoundRobin
+}
+
+// slotSet is the map that has the route's slots.
+func (r Route) slotSet() SetID {
+	at := places(r.nodePort)
+	if r.inTurn() {
+		return at.Turns + SetID(fnv([]byte(r.own.service), 0)%turnShards)
+	}
+	return at.Endpoints
 }
 
 // Route returns the route's chain.
@@ -118,30 +159,36 @@ func (rs *Rules) Route(r Route) Chain {
 			c.Rules = append(c.Rules, rs.pinned(r.own.protocol, m))
 		}
 	}
-	if next, ok := r.needs(); ok {
-		c.Rules = append(c.Rules, Goto(next.chain()))
+	if r.leads() {
+		c.Rules = append(c.Rules, Goto(r.bare().chain()))
 		return c
 	}
-	c.Rules = append(c.Rules, rs.draw(r))
-	if r.balance == model.Random {
-		for range min(draws, r.slots) - 1 {
-			c.Rules = append(c.Rules, rs.draw(r))
+	if r.redraws() {
+		// One rule, called again and again, not as many: for each that uses a map the kernel walks through the whole map.
+		for range min(draws, r.slots) {
+			c.Rules = append(c.Rules, Jump(r.once().chain()))
 		}
+	} else {
+		c.Rules = append(c.Rules, rs.draw(r))
 	}
 	// Nobody passes untranslated: neither who has drawn in vain, nor who is here by an answer that is out of date.
-	if r.slots > 1 {
-		first := r
-		first.balance, first.slots = model.Random, 1
-		c.Rules = append(c.Rules, rs.draw(first))
+	switch {
+	case r.draw:
+	case r.slots == 1:
+		c.Rules = append(c.Rules, Drop())
+	case r.inTurn():
+		r.slots = 1
+		c.Rules = append(c.Rules, rs.draw(r), Drop())
+	default:
+		c.Rules = append(c.Rules, Goto(r.first().chain()))
 	}
-	c.Rules = append(c.Rules, Drop())
 	return c
 }
 
 // draw translates the destination to the endpoint in a slot.
 func (rs *Rules) draw(r Route) Rule {
-	set := places(r.nodePort).Endpoints
-	key := rs.Sets[set].Key
+	set := &rs.Sets[r.slotSet()]
+	key := set.Key
 	e, reg := rs.Load(key[:len(key)-1]...)
 	modulus, offset := uint32(r.slots), r.list.offset()
 	switch r.balance {
@@ -159,7 +206,7 @@ func (rs *Rules) draw(r Route) Rule {
 	default:
 		e = append(e, Numgen(unix.NFT_NG_RANDOM, modulus, offset, reg))
 	}
-	return append(e, Lookup(rs.Sets[set].Name, Reg0), DNAT(NFProto(rs.Family), Reg0, Reg0+Daddr.Size(rs.Family)/4))
+	return append(e, Lookup(set.Name, Reg0), DNAT(NFProto(rs.Family), Reg0, Reg0+Daddr.Size(rs.Family)/4))
 }
 
 // pinned translates the destination to the endpoint that the client had before.

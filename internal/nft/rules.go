@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -200,5 +201,28 @@ func (w *Wire) writeRule(table string, fam model.Family, chain string, r Rule) {
 		e(w)
 	}
 	w.Close(l)
+	w.mark(fnv(w.Buf[l:], 0))
 	w.End(m)
+}
+
+// A rule carries a mark: a hash of what it was written as. So a Sync knows it again without understanding what the kernel
+// made of it. A rule that somebody replaces has another handle and not this mark.
+const (
+	ruleMark    = 0x68 // a type of user data that nft does not know, and passes over
+	ruleMarkLen = 8
+)
+
+// mark writes a rule's mark.
+func (w *Wire) mark(hash uint64) {
+	w.Head(unix.NFTA_RULE_USERDATA, 2+ruleMarkLen)
+	w.Buf = binary.BigEndian.AppendUint64(append(w.Buf, ruleMark, ruleMarkLen), hash)
+	w.Pad()
+}
+
+// readMark returns the mark in a rule's user data; 0, if there is none.
+func readMark(b []byte) uint64 {
+	if len(b) != 2+ruleMarkLen || b[0] != ruleMark || b[1] != ruleMarkLen {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b[2:])
 }

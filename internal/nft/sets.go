@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,17 @@ const (
 	Hairpin          // endpoint address, twice: connections to oneself
 	LocalEndpoints   // addresses of endpoints on this node, where clients' addresses are kept
 	Repliers         // endpoints, for those who want their invalid packets dropped
-	Further
+	Turns            // as Endpoints, for services with RoundRobin: one of turnShards
+)
+
+// A service with RoundRobin has a rule of its own with its counter, and whenever a rule that uses a map is added, the
+// kernel walks through the whole map. So the slots of these services are in maps apart, spread over several.
+const turnShards = 32
+
+// The rest of the sets.
+const (
+	NodePortTurns = Turns + turnShards
+	Further       = NodePortTurns + turnShards
 )
 
 // A Field is one part of a set's key or data.
@@ -69,6 +80,8 @@ type Set struct {
 	Size    uint32
 	// Expires says that elements may have a time of their own to live. Their presence is not verified by Check.
 	Expires bool
+	// Lazy says that it is made when it is first needed.
+	Lazy bool
 	// Comment is what nft shows beside the set.
 	Comment string
 }
@@ -78,7 +91,13 @@ func BaseSets() []Set {
 	frontend, nodePort := []Field{Daddr, L4Proto, Dport}, []Field{L4Proto, Dport}
 	with := func(key []Field, more ...Field) []Field { return append(slices.Clone(key), more...) }
 	to := []Field{Daddr, TCPDport}
-	return []Set{
+	all := make([]Set, Further)
+	for i := range SetID(turnShards) {
+		shard := strconv.Itoa(int(i))
+		all[Turns+i] = Set{Name: "turns-" + shard, Map: true, Lazy: true, Key: with(frontend, Slot), Data: to}
+		all[NodePortTurns+i] = Set{Name: "node-port-turns-" + shard, Map: true, Lazy: true, Key: with(nodePort, Slot), Data: to}
+	}
+	copy(all, []Set{
 		Services:            {Name: "services", Map: true, Typed: true, Key: frontend},
 		NodePorts:           {Name: "node-ports", Map: true, Typed: true, Key: nodePort},
 		ShortcutServices:    {Name: "shortcut-services", Map: true, Typed: true, Key: frontend},
@@ -98,7 +117,8 @@ func BaseSets() []Set {
 		Hairpin:             {Name: "hairpin", Typed: true, Key: []Field{Saddr, Daddr}},
 		LocalEndpoints:      {Name: "local-endpoints", Typed: true, Key: []Field{Daddr}},
 		Repliers:            {Name: "repliers", Typed: true, Key: []Field{Saddr, L4Proto, Dport}},
-	}
+	})
+	return all
 }
 
 // clientMapSet is the map that remembers which endpoint address a client has. It holds addresses alone, and there

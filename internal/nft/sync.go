@@ -1,16 +1,13 @@
 package nft
 
-import (
-	"slices"
+import "github.com/headgate/headgate/model"
 
-	"github.com/headgate/headgate/model"
-)
-
-// planSync plans the way from whatever the kernel holds to the given forms, in one transaction: the rules and elements
-// of our table are flushed and written anew, since reading the elements first would take two to three times as long.
-// Sets are not made anew, though the kernel would be as quick about that: a packet that is on its way through the old
-// rules would find the old set's elements gone. Sets of ranges are read and stay, see [kept]; maps of clients stay, with
-// those clients in them whose endpoint still serves.
+// planSync plans the way from whatever the kernel holds to the given forms, in one transaction. Elements are flushed and
+// written anew, since reading them first would take two to three times as long. Sets are not made anew, though the kernel
+// would be as quick about that: a packet that is on its way through the old rules would find the old set's elements gone.
+// Sets of ranges are read and stay, see [kept]; maps of clients stay, with those clients in them whose endpoint still
+// serves. Chains stay that have the right rules: for each that uses a map the kernel would walk through all of it, the
+// elements that go included.
 func planSync(p *Plan, found [2]structure, in Input) {
 	p.fresh = true
 	p.makeRules()
@@ -27,7 +24,7 @@ func planSync(p *Plan, found [2]structure, in Input) {
 		in.Extra(p)
 	}
 	p.finish()
-	p.batch.settle()
+	p.batch.settle(p.renewFrame)
 	for _, fam := range model.Families {
 		p.dropUnknown(fam)
 	}
@@ -43,24 +40,54 @@ func (p *Plan) adopt(fam model.Family, found structure) {
 	}
 	p.found[fam] = found
 	p.batch.write(sectionTables, func(w *Wire) { w.writeTable(table, fam) })
-	if found.table != 0 {
-		p.batch.flush(fam, "")
+	for _, spec := range p.cfg.Sets {
+		if there, ok := found.sets[spec.Name]; ok && !there.same(spec.info(fam)) {
+			p.batch.deleteSet(fam, spec.Name)
+			delete(found.sets, spec.Name)
+			clear(found.rules) // those that use the set must go first
+		}
 	}
 	for id, spec := range p.cfg.Sets {
-		switch there, ok := found.sets[spec.Name]; {
-		case ok && found.ranges[spec.Name] != nil:
-			p.batch.keep(fam, SetID(id), found.ranges[spec.Name])
-		case ok && there.same(spec.info(fam)):
-			p.batch.write(sectionGone, func(w *Wire) { w.flushSet(table, fam, spec.Name) })
-		case ok:
-			p.batch.deleteSet(fam, spec.Name)
-			fallthrough
-		default:
-			p.batch.makeSet(fam, spec)
+		if !spec.Lazy {
+			p.adoptSet(fam, SetID(id))
 		}
 	}
 	for _, c := range p.rules[fam].Frame() {
 		p.makeChain(fam, c)
+	}
+}
+
+// adoptSet plans a set, empty, or one of ranges that settle brings into order.
+func (p *Plan) adoptSet(fam model.Family, id SetID, owners ...model.ServiceName) {
+	spec, found := p.cfg.Sets[id], p.found[fam]
+	put(&p.wanted[fam], spec.Name, true)
+	switch _, ok := found.sets[spec.Name]; {
+	case ok && found.ranges[spec.Name] != nil:
+		p.batch.keep(fam, id, found.ranges[spec.Name])
+	case ok:
+		p.batch.write(sectionGone, func(w *Wire) { w.flushSet(p.cfg.Name, fam, spec.Name) }, owners...)
+	default:
+		p.batch.makeSet(fam, spec, owners...)
+	}
+}
+
+// provide sees to it that a lazy set is there.
+func (p *Plan) provide(fam model.Family, id SetID, name model.ServiceName) {
+	if !p.cfg.Sets[id].Lazy || p.lazy[fam][id] || !p.fresh && p.old.tables[fam].lazy[id] {
+		return
+	}
+	put(&p.lazy[fam], id, true)
+	p.adoptSet(fam, id, name)
+}
+
+// renewFrame plans the chains that do not depend on services anew, where they stand: a set that they use is to be deleted.
+func (p *Plan) renewFrame(fam model.Family) {
+	for _, c := range p.rules[fam].Frame() {
+		if p.stand[fam][c.Name] {
+			delete(p.stand[fam], c.Name)
+			p.batch.flush(fam, c.Name)
+			p.writeRules(fam, c)
+		}
 	}
 }
 
@@ -77,7 +104,7 @@ func (c Chain) info() chainInfo {
 func (p *Plan) dropUnknown(fam model.Family) {
 	found := p.found[fam]
 	for name := range found.sets {
-		if !p.wanted[fam][name] && !slices.ContainsFunc(p.cfg.Sets, func(s Set) bool { return s.Name == name }) {
+		if !p.wanted[fam][name] {
 			p.batch.deleteSet(fam, name)
 		}
 	}
@@ -87,6 +114,7 @@ func (p *Plan) dropUnknown(fam model.Family) {
 		case info.base:
 			p.batch.deleteChain(fam, name)
 		default:
+			p.batch.flush(fam, name)
 			p.retire(fam, name, false)
 		}
 	}

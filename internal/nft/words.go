@@ -114,7 +114,7 @@ func (rs *Rules) Way(f *Form, chain string, k ElementKey) (steps []Step, slots [
 		if r.chain() != chain {
 			continue
 		}
-		k.Set = places(r.nodePort).Endpoints
+		k.Set = r.slotSet()
 		for _, run := range f.runs {
 			if run.set == k.Set && run.addr == k.Addr && run.proto == k.Proto && run.port == k.Port && run.list == r.list {
 				for slot := range run.layout {
@@ -141,9 +141,13 @@ func (rs *Rules) way(r Route) (steps []Step) {
 			add("meta l4proto %s dnat to %s saddr map @%s:%d", r.own.protocol, Word(rs.Family), m.name, m.port)
 		}
 	}
-	if next, ok := r.needs(); ok {
-		add("goto %s", next.chain())
-		return append(steps, rs.way(next)...)
+	switch {
+	case r.leads():
+		add("goto %s", r.bare().chain())
+		return append(steps, rs.way(r.bare())...)
+	case r.redraws():
+		add("jump %s", r.once().chain())
+		return append(steps, rs.way(r.once())...)
 	}
 	add("%s", rs.drawWords(r))
 	return steps
@@ -151,7 +155,7 @@ func (rs *Rules) way(r Route) (steps []Step) {
 
 // drawWords is the rule that draw makes.
 func (rs *Rules) drawWords(r Route) string {
-	set, key, word := places(r.nodePort).Endpoints, "", Word(rs.Family)
+	key, word := "", Word(rs.Family)
 	if !r.nodePort {
 		key = word + " daddr . "
 	}
@@ -167,5 +171,5 @@ func (rs *Rules) drawWords(r Route) string {
 	if offset := r.list.offset(); offset > 0 {
 		by += fmt.Sprintf(" offset %d", offset)
 	}
-	return fmt.Sprintf("dnat %s to %smeta l4proto . th dport . %s map @%s", word, key, by, rs.Sets[set].Name)
+	return fmt.Sprintf("dnat %s to %smeta l4proto . th dport . %s map @%s", word, key, by, rs.Sets[r.slotSet()].Name)
 }
