@@ -62,7 +62,9 @@ type Step struct {
 func (r *Result) AddStep(name string, began time.Time) {
 	i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Name == name })
 	if i < 0 {
-		i = len(r.Steps)
+		if i = len(r.Steps); i == 0 {
+			r.Steps = make([]Step, 0, 4)
+		}
 		r.Steps = append(r.Steps, Step{Name: name})
 	}
 	r.Steps[i].Took += time.Since(began)

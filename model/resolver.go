@@ -147,8 +147,7 @@ func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) (*Del
 // Resolve resolves a diff against the committed state. Refused services keep their committed form as it is, whether the
 // diff names them or they would only be selected anew or take over a frontend. The error is that of [Node.Validate].
 func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, error) {
-	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused, owners: map[FrontendKey]ServiceName{},
-		released: map[FrontendKey]struct{}{}, waiting: map[FrontendKey][]ServiceName{}}
+	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused}
 	if diff.Node != nil {
 		if err := diff.Node.Validate(); err != nil {
 			return nil, err
@@ -187,6 +186,14 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, er
 	slices.Sort(d.Promoted)
 	d.Promoted = slices.Compact(d.Promoted)
 	return d, nil
+}
+
+// put sets a key of a map that may not have been made yet: most changes are small and need few of them.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
 }
 
 // oneEach sorts errors by service, and joins those of one service to one, in the step that came first.
@@ -257,7 +264,9 @@ func (r *Resolver) admit(d *Delta, c Change) *Resolved {
 	if err != nil {
 		d.reject(c.Name, "validate", err)
 	}
-	return (&Resolved{Name: c.Name, Service: svc, Endpoints: eps}).reselected(d.Node)
+	f := &Resolved{Name: c.Name, Service: svc, Endpoints: eps}
+	f.selectFor(d.Node)
+	return f
 }
 
 // keep rejects a service that the backend or the kernel refused, and returns a copy of its committed form.
@@ -287,12 +296,17 @@ func (r *Resolved) unheld() *Resolved {
 // reselected returns a copy of r with its endpoints selected for a node, and no frontends held yet.
 func (r *Resolved) reselected(node Node) *Resolved {
 	n := r.unheld()
-	for _, f := range Families {
-		if n != nil {
-			n.Selections[f] = Select(n.Endpoints, node, f)
-		}
+	if n != nil {
+		n.selectFor(node)
 	}
 	return n
+}
+
+// selectFor selects the endpoints for a node.
+func (r *Resolved) selectFor(node Node) {
+	for _, f := range Families {
+		r.Selections[f] = Select(r.Endpoints, node, f)
+	}
 }
 
 // hold sets r.Frontends to those that holds reports, sharing memory where that is all.
@@ -312,7 +326,7 @@ func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
 		r.reportConflicts(d, next)
 		return
 	}
-	touched := map[FrontendKey]struct{}{}
+	var touched map[FrontendKey]struct{}
 	for name, after := range next {
 		before := r.forms[name]
 		if before != nil && after != nil && sameKeys(before, after) && !r.orphans(after) {
@@ -321,7 +335,7 @@ func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
 		for _, form := range [...]*Resolved{before, after} {
 			if form != nil {
 				for _, f := range form.Service.Frontends {
-					touched[form.Key(f)] = struct{}{}
+					put(&touched, form.Key(f), struct{}{})
 				}
 			}
 		}
@@ -381,7 +395,7 @@ func (r *Resolver) queue(d *Delta, key FrontendKey, name ServiceName) {
 		return
 	}
 	i, _ := slices.BinarySearch(names, name)
-	d.waiting[key] = slices.Insert(slices.Clone(names), i, name)
+	put(&d.waiting, key, slices.Insert(slices.Clone(names), i, name))
 }
 
 // settle decides who holds one frontend once everybody who claims it is in the queue.
@@ -400,13 +414,13 @@ func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resol
 			owner = names[i]
 			names = slices.Delete(names, i, i+1)
 			r.promote(d, key, owner, next)
-			d.owners[key] = owner
+			put(&d.owners, key, owner)
 		} else {
-			d.released[key] = struct{}{}
+			put(&d.released, key, struct{}{})
 		}
 	}
 	if _, ok := r.waiting[key]; ok || len(names) > 0 {
-		d.waiting[key] = names
+		put(&d.waiting, key, names)
 	} else {
 		delete(d.waiting, key)
 	}

@@ -196,10 +196,10 @@ func (t *Tracker) touch(name ServiceName) {
 
 // settle forgets a pending change that led back to where it began.
 func (t *Tracker) settle(name ServiceName) {
-	before, after := t.pending[name], t.entry(name)
-	same := before == nil && after == nil ||
-		before != nil && after != nil && before.Service.Equal(after.Service) && EqualEndpoints(before.Endpoints, after.Endpoints)
-	if same {
+	before := t.pending[name]
+	service, there := t.services[name]
+	if before == nil && !there ||
+		before != nil && there && before.Service.Equal(service) && EqualEndpoints(before.Endpoints, t.endpoints[name]) {
 		delete(t.pending, name)
 	}
 }

@@ -78,10 +78,10 @@ func newBatch(table string, shapes []Set) *batch {
 	return b
 }
 
-// next returns the batch empty again, with what memory a small one needs.
-func (b *batch) next() *batch {
+// reset makes the batch empty, and keeps what memory a small one needs.
+func (b *batch) reset() {
 	const enough = 16 << 10 // bytes of a section, and of all spare buffers
-	n := &batch{table: b.table, shapes: b.shapes, seq: b.seq, dels: b.dels, adds: b.adds, open: b.open[:0], kept: b.kept, ends: b.ends, spare: b.spare, pieces: b.pieces}
+	n := batch{table: b.table, shapes: b.shapes, seq: b.seq, dels: b.dels, adds: b.adds, open: b.open[:0], kept: b.kept, ends: b.ends, spare: b.spare, pieces: b.pieces}
 	if cap(n.pieces) > 100 {
 		n.pieces = nil
 	}
@@ -105,7 +105,7 @@ func (b *batch) next() *batch {
 	for _, fam := range model.Families {
 		clear(n.kept[fam])
 	}
-	return n
+	*b = n
 }
 
 // write writes one message about some services into a section.

@@ -42,9 +42,10 @@ type Plan struct {
 	*memory
 }
 
-// A memory is used again and again, by one plan at a time: the forms of one service, the elements of diffRuns, and the
-// buffers of the batch.
+// A memory is used again and again, by one plan at a time: the plan itself, the forms of one service, the elements of
+// diffRuns, and the batch with its buffers.
 type memory struct {
+	plan    Plan
 	before  Form
 	after   [2]Form
 	scratch [2]Element
@@ -68,9 +69,14 @@ type pruning struct {
 }
 
 func newPlan(cfg *Config, old *record, node model.Node, now time.Time, exact bool, mem *memory) *Plan {
-	p := &Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: mem.last.next(), laid: map[model.ServiceName]laid{}, memory: mem}
+	p, services := &mem.plan, mem.plan.laid
+	if services == nil || len(services) > 100 {
+		services = map[model.ServiceName]laid{}
+	}
+	clear(services)
+	mem.last.reset()
+	*p = Plan{cfg: cfg, now: now, old: old, node: node, rules: old.rules, batch: mem.last, laid: services, memory: mem}
 	p.batch.exact = exact
-	mem.last = p.batch
 	if !node.Equal(old.node) {
 		p.makeRules()
 	}
@@ -255,9 +261,11 @@ func (p *Plan) finish() {
 	for _, fam := range model.Families {
 		p.finishExtra(fam)
 		rs := p.rules[fam]
-		byName := func(a, b Route) int { return strings.Compare(a.chain(), b.chain()) }
-		for _, r := range slices.SortedFunc(maps.Keys(p.chains[fam]), byName) {
-			p.makeChain(fam, rs.Route(r), p.chains[fam][r]...)
+		if len(p.chains[fam]) > 0 {
+			byName := func(a, b Route) int { return strings.Compare(a.chain(), b.chain()) }
+			for _, r := range slices.SortedFunc(maps.Keys(p.chains[fam]), byName) {
+				p.makeChain(fam, rs.Route(r), p.chains[fam][r]...)
+			}
 		}
 		for k, change := range p.shared[fam] {
 			was := 0

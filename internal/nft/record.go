@@ -61,7 +61,7 @@ func (p *Plan) commit() *record {
 	r := p.old
 	if p.fresh {
 		r = newRecord(p.node)
-		r.laid = p.laid
+		r.laid, p.laid = p.laid, nil
 		for i := range r.tables {
 			if p.shared[i] != nil {
 				r.tables[i].shared = p.shared[i]
@@ -100,5 +100,6 @@ func (p *Plan) commit() *record {
 		t.stale = slices.DeleteFunc(t.stale, func(s stale) bool { return p.revived[fam][s.name] })
 		t.stale = append(t.stale, p.stale[fam]...)
 	}
+	p.old, p.found = nil, [2]structure{} // the plan is kept for the next one, what it knew is not
 	return r
 }

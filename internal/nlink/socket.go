@@ -115,7 +115,7 @@ func (s *Socket) Send(bufs ...[]byte) error {
 	}
 	var err error
 	werr := s.raw.Write(func(fd uintptr) bool {
-		_, err = unix.SendmsgBuffers(int(fd), bufs, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
+		_, err = unix.Writev(int(fd), bufs) // to the kernel, since the socket is connected to nobody else
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if werr != nil {
@@ -136,7 +136,7 @@ func (s *Socket) Next(each func(m Message) error) error {
 	var n int
 	var err error
 	rerr := s.raw.Read(func(fd uintptr) bool {
-		n, _, err = unix.Recvfrom(int(fd), s.receive, 0)
+		n, err = unix.Read(int(fd), s.receive)
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
 	if rerr != nil {
