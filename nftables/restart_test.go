@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -165,4 +166,33 @@ func TestNewChainsUseBigMapsOnce(t *testing.T) {
 		require.NoError(t, res.Err())
 		require.Equal(t, c.rules, w.uses("endpoints"), "%s over %d", c.balance, c.endpoints)
 	}
+}
+
+// Every new connection passes the chains that record affinity, so they are there only if a service has it.
+func TestAffinityChainsComeWithAffinity(t *testing.T) {
+	lab.NeedRoot(t)
+	ctx := context.Background()
+	tracker := model.NewTracker(model.Node{Name: "node"})
+	tracker.Replace(modeltest.Big(3, 2))
+	ns := lab.StartNetNS(t, "recording")
+	p, reset := newWorking(t, ns)
+	recording := func() bool { return strings.Contains(strings.Join(holds(t, ns), "\n"), "nat-record") }
+	_, err := p.Sync(ctx, tracker.State())
+	require.NoError(t, err)
+	require.False(t, recording())
+	for i := range 2 {
+		svc := tracker.State().Services[modeltest.BigName(i)]
+		svc.Affinity = time.Hour
+		tracker.SetService(modeltest.BigName(i), svc)
+		w := reset()
+		_, err = p.Apply(ctx, tracker.Diff())
+		require.NoError(t, err)
+		require.True(t, recording())
+		require.Equal(t, []int{3 * 2, 0}[i], w.uses("affinity"), "service %d", i)
+	}
+	require.NoError(t, p.Check(ctx))
+	_, err = p.Sync(ctx, modeltest.Big(3, 2))
+	require.NoError(t, err)
+	require.False(t, recording())
+	require.NoError(t, p.Check(ctx))
 }

@@ -20,7 +20,7 @@ import (
 //	                               ├─ refuse                  other ports of an internal frontend's address
 //	                               ├─ dispatch-node-ports ─ vmap @node-ports ─ as above
 //	                               └─ drop                    addresses of the service ranges that nobody owns
-//	input, postrouting ─ record-affinity
+//	input, postrouting ─ record-affinity                     where a service has affinity
 //	postrouting ─ masquerade                                  as the label says, or hairpin
 type ruleset struct {
 	nft.Rules
@@ -56,7 +56,6 @@ func (r *ruleset) Frame() []nft.Chain {
 		base(nft.NATOutput, unix.NF_INET_LOCAL_OUT, -100, nft.Goto(nft.DispatchChain)),
 		base(nft.NATPostrouting, unix.NF_INET_POST_ROUTING, 100, r.Masquerade(nft.Translated())...),
 	}
-	chains = append(chains, r.RecordAffinity()...)
 	if r.ServesLoopback() {
 		chains = append(chains, r.GuardLoopback())
 	}

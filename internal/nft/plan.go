@@ -32,7 +32,9 @@ type Plan struct {
 	wanted, stand [2]map[string]bool
 	laid          map[model.ServiceName]laid // nil for services that go
 	lazy          [2]map[SetID]bool          // lazy sets that are made
-	extra         [2]map[ElementKey]Element  // Comment "\x00" for those that go
+	// recording says that the chains of RecordAffinity are made.
+	recording [2]bool
+	extra     [2]map[ElementKey]Element // Comment "\x00" for those that go
 	// prune has the maps of clients from which the clients of other endpoints must go.
 	prune []pruning
 	// refused has the services that cannot be planned.
@@ -130,6 +132,12 @@ func (p *Plan) diff(fam model.Family, name model.ServiceName, before, after *For
 	p.diffShared(fam, before.shared, after.shared)
 	for _, r := range after.routes {
 		p.ensure(fam, r, name)
+	}
+	if after.records && !p.recording[fam] && (p.fresh || !p.old.tables[fam].recording) {
+		p.recording[fam] = true
+		for _, c := range p.rules[fam].RecordAffinity() {
+			p.makeChain(fam, c, name)
+		}
 	}
 	p.diffOwn(fam, name, before, after)
 }

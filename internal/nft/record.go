@@ -30,6 +30,8 @@ type tableRecord struct {
 	stale  []stale           // chains and maps that nothing leads to any more
 	extra  map[ElementKey]Element
 	lazy   map[SetID]bool // lazy sets that are there
+	// recording says that the chains of RecordAffinity are there.
+	recording bool
 }
 
 // A stale object goes in a later transaction than the one that removed the last reference to it: kernels below 6.2
@@ -82,6 +84,7 @@ func (p *Plan) commit() *record {
 			t.chains[chain] = true
 		}
 		maps.Copy(t.lazy, p.lazy[fam])
+		t.recording = t.recording || p.recording[fam]
 		for k, e := range p.extra[fam] {
 			if e.Comment == removed {
 				delete(t.extra, k)

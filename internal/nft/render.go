@@ -20,7 +20,9 @@ type Form struct {
 	own    []Route     // of its own
 	chains []Chain     // of its own
 	maps   []clientMap // of its own
-	work   Renderer    // makes the form
+	// records says that the endpoints of its clients are remembered.
+	records bool
+	work    Renderer // makes the form
 }
 
 // reset empties a form and keeps its memory.
@@ -241,6 +243,7 @@ func (r *Renderer) Record(f model.Frontend, used [2]bool) {
 		name += "either-"
 	}
 	name += r.id
+	r.form.records = true
 	r.chain(r.recorder(name, pins))
 	if f.Kind != model.NodePort {
 		r.Lead(Affinity, f, name)

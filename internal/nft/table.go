@@ -35,6 +35,8 @@ type Config struct {
 type Ruleset interface {
 	// Frame returns the chains that are there whatever the services, those that others lead to first.
 	Frame() []Chain
+	// RecordAffinity returns those that are there once a service has affinity. They do not depend on the node.
+	RecordAffinity() []Chain
 	// Route returns the chain of a way of balancing.
 	Route(r Route) Chain
 	// Lists says which of a service's lists of endpoints are balanced over here.
