@@ -15,7 +15,7 @@ type batch struct {
 	table  string
 	shapes []Set
 	seq    uint32
-	// sections hold whole messages: those written one by one, then full chunks.
+	// full and sections hold whole messages: full chunks, and those written one by one.
 	sections [sectionCount]Wire
 	full     [sectionCount][][]byte
 	// dels and adds hold, for each family and set, the message of elements that was written to last; open, those that
@@ -111,6 +111,11 @@ func (b *batch) reset() {
 // write writes one message about some services into a section.
 func (b *batch) write(s section, message func(w *Wire), owners ...model.ServiceName) {
 	w := &b.sections[s]
+	if len(w.Buf) > chunkSize {
+		// A buffer that grew with all of them would be copied again and again.
+		b.full[s] = append(b.full[s], w.Buf)
+		w.Buf = make([]byte, 0, chunkSize+chunkSize/8)
+	}
 	w.Seq = b.seq
 	message(w)
 	b.seq = w.Seq
@@ -291,7 +296,7 @@ func (b *batch) transaction(generation uint32) transaction {
 	}
 	b.open = b.open[:0]
 	for i := range b.sections {
-		t.pieces = append(append(t.pieces, b.sections[i].Buf), b.full[i]...)
+		t.pieces = append(append(t.pieces, b.full[i]...), b.sections[i].Buf)
 	}
 	t.pieces = slices.DeleteFunc(t.pieces, func(p []byte) bool { return len(p) == 0 })
 	tail := t.pieces[len(t.pieces)-1]
