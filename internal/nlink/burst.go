@@ -19,7 +19,10 @@ type Burst struct {
 
 // Add adds one message, which write writes from Begin to End, and returns its number: 0, 1 and so on.
 func (b *Burst) Add(write func(w *Writer)) int {
-	if len(b.pieces) == 0 || len(b.pieces[len(b.pieces)-1].Buf) >= burstSize {
+	switch n := len(b.pieces); {
+	case n == 0: // most bursts are of a message or two
+		b.pieces = append(b.pieces, Writer{Buf: make([]byte, 0, 512)})
+	case len(b.pieces[n-1].Buf) >= burstSize:
 		b.pieces = append(b.pieces, Writer{Buf: make([]byte, 0, burstSize+1024), Seq: uint32(b.count)})
 	}
 	write(&b.pieces[len(b.pieces)-1])
