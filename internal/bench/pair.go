@@ -78,7 +78,7 @@ func (p *pair) repetition(ctx context.Context, cfg config, dump string) (s sampl
 	if err != nil {
 		return s, fmt.Errorf("add an endpoint: %w", err)
 	}
-	remove, err := p.changes(ctx, again.programmer, tracker, c.remove, len(add.took))
+	remove, err := p.changes(ctx, again.programmer, tracker, c.remove, min(len(add.took), cfg.services))
 	if err != nil {
 		return s, fmt.Errorf("remove an endpoint: %w", err)
 	}

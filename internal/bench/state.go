@@ -71,7 +71,9 @@ func (c *churn) add(n int) edit {
 	})
 }
 
-// remove returns the n-th change of those that remove an endpoint, the first that the service has.
+// remove returns the n-th change of those that remove an endpoint, the first that the service has. The first of each
+// service is on this node, which some backends have to write more about, and the next is not: so each service shall lose
+// only one, or removals would not be alike however many services there are.
 func (c *churn) remove(n int) edit {
 	return c.set(n, func(eps []model.Endpoint) []model.Endpoint { return eps[1:] })
 }
