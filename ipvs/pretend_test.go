@@ -31,6 +31,8 @@ type pretended struct {
 	unloaded bool
 	// sent has every request that was carried out.
 	sent []op
+	// counted has every virtual service whose real servers were listed.
+	counted []virtualKey
 	// late has virtual services that come after one has looked for them.
 	late map[virtualKey]bool
 	// watch, if not nil, is called after every request.
@@ -67,6 +69,7 @@ func (p *pretended) exist(_ context.Context, keys []virtualKey) (map[virtualKey]
 
 func (p *pretended) servers(_ context.Context, keys []virtualKey) (map[virtualKey][]foundServer, error) {
 	found := map[virtualKey][]foundServer{}
+	p.counted = append(p.counted, keys...)
 	for _, k := range keys {
 		if v := p.virtual[k]; v != nil {
 			found[k] = slices.Clone(v.servers)
