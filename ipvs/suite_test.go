@@ -104,17 +104,14 @@ func spoil(w modeltest.World) func(family int, messages []byte) {
 		if _, ok := spoiled.Load(w.NetNS()); !ok || family != unix.NETLINK_GENERIC {
 			return
 		}
-		for len(messages) > 0 {
-			size := int(binary.NativeEndian.Uint32(messages)+3) &^ 3
-			m := messages[:size]
-			messages = messages[size:]
+		each(messages, func(m []byte) {
 			of := binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, 6), 11) // IPVS_DEST_ATTR_ADDR_FAMILY
 			i := bytes.LastIndex(m, binary.NativeEndian.AppendUint16(of, unix.AF_INET))
 			const cmd, delDest = unix.SizeofNlMsghdr, 7
 			if i > 0 && m[cmd] != delDest && bytes.Contains(m, virtual) && bytes.Contains(m, real) {
 				binary.NativeEndian.PutUint16(m[i+len(of):], unix.AF_INET6)
 			}
-		}
+		})
 	}
 }
 
@@ -200,12 +197,15 @@ func damage() map[string]func(testing.TB, modeltest.World) error {
 		"thresholds":            "ipvsadm -e -t 172.20.0.10:80 -r 10.128.0.11:8080 -m -x 3 -y 1",
 		"route-gone":            "ip route del local 172.20.0.10 dev lo table local proto 104",
 		"route-changed":         "ip route replace local 172.20.0.10 dev lo table local proto 104 metric 26728",
+		"routes-gone":           "ip route flush table local proto 104; ip -6 route flush table local proto 104",
 		"route-of-others":       "ip route add local 172.20.9.1 dev lo table local proto 104 metric 26728",
 		"flush-ruleset":         "nft flush ruleset",
 		"delete-table":          "nft delete table ip headgate-ipvs",
 		"flush-table":           "nft flush table ip headgate-ipvs",
 		"flush-services":        "nft flush map ip headgate-ipvs services",
 		"flush-record":          "nft flush set ip headgate-ipvs virtual-services",
+		"set-gone":              "nft delete set ip headgate-ipvs draining",
+		"sets-gone":             "nft flush table ip headgate-ipvs; nft delete set ip headgate-ipvs virtual-services; nft delete set ip headgate-ipvs virtual-ips",
 		"rule-in-front":         "nft insert rule ip headgate-ipvs dispatch tcp dport 80 drop",
 		"ipvsadm-C-and-ruleset": "ipvsadm -C; nft flush ruleset; ip route flush table local proto 104",
 	} {
