@@ -3,13 +3,10 @@ package iptables
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/model"
 )
@@ -100,7 +97,7 @@ func newToolError(program string, err error, stderr string) error {
 		e.cause = model.ErrBusy
 	case said("initialize iptables table", "initialize ip6tables table", "unable to initialize table", "Table does not exist"):
 		e.cause = model.ErrNotSupported
-		if !capable() {
+		if len(Legacy.lacks()) > 0 {
 			e.cause = model.ErrPermission
 		}
 	case said("Couldn't load match", "Couldn't load target", "missing kernel module", "unknown option"):
@@ -128,20 +125,4 @@ func condense(stderr string) string {
 		s = s[:longest] + "..."
 	}
 	return s
-}
-
-// capable reports whether the thread may change rules: CAP_NET_ADMIN, and CAP_NET_RAW for the socket of the legacy variant.
-func capable() bool {
-	status, err := os.ReadFile("/proc/thread-self/status")
-	if err != nil {
-		return true // the kernel will say
-	}
-	for line := range strings.Lines(string(status)) {
-		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			caps, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			need := uint64(1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW)
-			return err != nil || caps&need == need
-		}
-	}
-	return true
 }

@@ -26,12 +26,12 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 	for _, s := range p.sides {
 		report.Missing = append(report.Missing, s.missing...)
 		report.Warnings = append(report.Warnings, s.lacking...)
-		if s.untried != nil {
-			report.Warnings = append(report.Warnings, model.Finding{What: "CAP_SYS_ADMIN", Err: fmt.Errorf("could not try what the kernel can: %w", s.untried)})
-		}
 	}
-	if !capable() {
-		report.Missing = append(report.Missing, model.Finding{What: "CAP_NET_ADMIN", Err: model.ErrPermission, Remedy: "give the process CAP_NET_ADMIN and CAP_NET_RAW"})
+	report.Warnings = append(report.Warnings, p.untried()...)
+	if lacks := p.variant.lacks(); len(lacks) > 0 {
+		for _, what := range lacks {
+			report.Missing = append(report.Missing, model.Finding{What: what, Err: model.ErrPermission, Remedy: "run the process with " + what})
+		}
 		return report, nil
 	}
 	for _, look := range []func(context.Context) ([]model.Finding, error){p.badSysctls, p.forwardChains, p.otherVariant, p.smallThings} {
@@ -42,6 +42,24 @@ func (p *Programmer) Probe(ctx context.Context) (model.Report, error) {
 		report.Warnings = append(report.Warnings, found...)
 	}
 	return report, nil
+}
+
+// untried says why nothing is known of what the kernel can, once where it is for the same reason in both families.
+func (p *Programmer) untried() (found []model.Finding) {
+	for _, s := range p.sides {
+		if s.untried == nil {
+			continue
+		}
+		f := model.Finding{What: "trial of the rules", Err: fmt.Errorf("could not try what the kernel can: %w", s.untried)}
+		if errors.Is(s.untried, os.ErrPermission) {
+			f.What, f.Remedy = "CAP_SYS_ADMIN", "run the process with CAP_SYS_ADMIN, or heed what Sync says"
+		}
+		same := func(o model.Finding) bool { return o.What == f.What && o.Err.Error() == f.Err.Error() }
+		if !slices.ContainsFunc(found, same) {
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // badSysctls finds sysctls with which packets do not get where the rules send them.

@@ -39,7 +39,7 @@ var _ model.Programmer = (*Programmer)(nil)
 
 // New finds out which iptables there is and what it can do, and returns a Programmer. It writes nothing. The error
 // wraps ErrInvalid for a Config that makes no sense, ErrNotSupported where the host lacks iptables, ErrPermission where
-// the process may not use it.
+// the process may not use it: it says what the process needs.
 func New(ctx context.Context, cfg Config) (*Programmer, error) {
 	return newProgrammer(ctx, cfg, (*tools).learn)
 }
@@ -59,7 +59,7 @@ func newProgrammer(ctx context.Context, cfg Config, learn learner) (*Programmer,
 	p := &Programmer{cfg: cfg, names: names{cfg.Prefix}, ns: ns}
 	if err := p.open(ctx, learn); err != nil {
 		ns.Close()
-		return nil, fmt.Errorf("iptables: %w", err)
+		return nil, fmt.Errorf("iptables: %w", p.variant.explain(err))
 	}
 	p.resolver = model.NewResolver(p.features)
 	return p, nil
@@ -70,6 +70,9 @@ func (p *Programmer) open(ctx context.Context, learn learner) (err error) {
 	f := &finder{cfg: p.cfg, ns: p.ns}
 	p.variant, p.leftover, err = f.choose(ctx)
 	if err != nil {
+		return err
+	}
+	if err := p.variant.permitted(); err != nil {
 		return err
 	}
 	if p.leftover.any() {

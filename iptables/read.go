@@ -46,7 +46,7 @@ func tableInfo(f model.Family, tbl table) (mark, error) {
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
-		return "", os.NewSyscallError("socket", err)
+		return "", denied(os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
 	var info [infoSize]byte
@@ -54,7 +54,7 @@ func tableInfo(f model.Family, tbl table) (mark, error) {
 	size := uint32(len(info))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {
-		return "", os.NewSyscallError("getsockopt IPT_SO_GET_INFO", errno)
+		return "", denied(os.NewSyscallError("getsockopt IPT_SO_GET_INFO", errno))
 	}
 	return mark(info[:size]), nil
 }
@@ -82,7 +82,7 @@ func (t *tools) generation() (uint32, error) {
 	defer conn.Close()
 	msgs, err := conn.Execute(nftMessage(getGen, model.IPv4, netlink.Request))
 	if err != nil {
-		return 0, fmt.Errorf("nf_tables generation: %w", err)
+		return 0, fmt.Errorf("nf_tables generation: %w", denied(err))
 	}
 	for _, m := range msgs {
 		id, found, err := attribute(m, genID)
@@ -111,10 +111,8 @@ func (t *tools) nftTables() ([]string, error) {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
 		return nil, nil
-	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("nf_tables: %w: %w", model.ErrPermission, err)
 	case err != nil:
-		return nil, fmt.Errorf("nf_tables: %w", err)
+		return nil, fmt.Errorf("nf_tables: %w", denied(err))
 	}
 	var names []string
 	for _, m := range msgs {

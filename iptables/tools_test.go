@@ -162,24 +162,3 @@ func TestToolErrors(t *testing.T) {
 	require.Nil(t, refusalOf(err))
 	require.Less(t, len(newToolError("x", exited(1), strings.Repeat("word ", 1000)).Error()), 500)
 }
-
-// Without capabilities New says so, by name, instead of something failing later.
-func TestNoPermission(t *testing.T) {
-	lab.NeedRoot(t)
-	const helper = "HEADGATE_TEST_VARIANT"
-	if v := os.Getenv(helper); v != "" {
-		n, err := strconv.Atoi(v)
-		require.NoError(t, err)
-		require.False(t, capable())
-		_, err = New(within(t), Config{Variant: Variant(n)})
-		require.ErrorIs(t, err, model.ErrPermission)
-		return
-	}
-	eachVariant(t, func(t *testing.T, v Variant) {
-		cmd := exec.Command("unshare", "--net", "setpriv", "--bounding-set=-net_admin,-net_raw", os.Args[0], "-test.run=^TestNoPermission$", "-test.v")
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", helper, v))
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Contains(t, string(out), "--- PASS: TestNoPermission")
-	})
-}

@@ -126,10 +126,7 @@ func (t *tools) legacyTables() ([]string, error) {
 		}
 		return err
 	})
-	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w: %w", model.ErrPermission, err)
-	}
-	return strings.Fields(string(text)), err
+	return strings.Fields(string(text)), denied(err)
 }
 
 // choose settles for a variant: the one that was asked for, the one that holds our rules, the one that holds any, the
@@ -143,7 +140,7 @@ func (f *finder) choose(ctx context.Context) (Variant, *holding, error) {
 		}
 		h, err := f.look(ctx, v)
 		if err != nil {
-			return Auto, nil, err
+			return f.cfg.Variant, nil, err
 		}
 		held[v] = h
 	}
