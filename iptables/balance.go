@@ -17,8 +17,9 @@ type balancer struct {
 	service *model.Resolved
 	kind    byte // of the chains below the first
 
-	// target returns the rest of the rule that sends a connection to an endpoint.
-	target func(*model.Endpoint) string
+	// keptTarget, if set, returns the rest of the rule that sends a connection to an endpoint in another way than to
+	// translate its destination at once; empty for that way.
+	keptTarget func(*model.Endpoint) string
 	// chains are those that were written.
 	chains []chain
 }
@@ -26,7 +27,11 @@ type balancer struct {
 // fill appends to a chain the rules that send each connection that comes through to one of the endpoints.
 func (b *balancer) fill(c *chain, eps []model.Endpoint) {
 	if len(eps) <= leafSize {
-		c.rules = slices.Grow(c.rules, 2*len(eps))
+		rules := len(eps)
+		if b.service.Service.Affinity > 0 {
+			rules *= 2
+		}
+		c.rules = slices.Grow(c.rules, rules)
 	}
 	b.remembered(c, eps)
 	if len(eps) == 1 {
@@ -52,8 +57,7 @@ func (b *balancer) remembered(c *chain, eps []model.Endpoint) {
 	}
 	seconds := affinitySeconds(b.service.Service.Affinity)
 	for i := range eps {
-		again := matchRecent(b.env.family, b.list(&eps[i]), seconds)
-		c.add(b.service.Name, matchProto(b.service.Service.Protocol), again, b.target(&eps[i]))
+		b.rule(c, matchRecent(b.env.family, b.list(&eps[i]), seconds), "", &eps[i])
 	}
 }
 
@@ -79,7 +83,29 @@ func (b *balancer) add(c *chain, match string, e *model.Endpoint) {
 	if b.service.Service.Affinity > 0 {
 		remember = matchRemember(b.env.family, b.list(e))
 	}
-	c.add(b.service.Name, matchProto(b.service.Service.Protocol), match, remember, b.target(e))
+	b.rule(c, match, remember, e)
+}
+
+// rule appends a rule to the chain. Most rules are such, so it is written in one piece.
+func (b *balancer) rule(c *chain, match, remember string, e *model.Endpoint) {
+	var buf [256]byte
+	text := appendProto(buf[:0], b.service.Service.Protocol)
+	for _, part := range [...]string{match, remember} {
+		if part != "" {
+			text = append(append(text, ' '), part...)
+		}
+	}
+	text = append(text, ' ')
+	kept := ""
+	if b.keptTarget != nil {
+		kept = b.keptTarget(e)
+	}
+	if kept != "" {
+		text = append(text, kept...)
+	} else {
+		text = appendTarget(text, e.Addr)
+	}
+	c.rules = append(c.rules, rule{text: string(text), owner: b.service.Name})
 }
 
 // sub returns a chain below the first one, told apart by path, for its rules to be appended.
@@ -97,16 +123,19 @@ type hashed struct {
 }
 
 func inHashOrder(eps []model.Endpoint) []hashed {
+	const length = 64 / digitBits
 	out := make([]hashed, len(eps))
-	var text []byte
-	var digits [64 / digitBits]byte
+	var text [64]byte
+	var digits strings.Builder // of all, in one piece, of which each has its share
+	digits.Grow(len(eps) * length)
 	for i := range eps {
-		text = eps[i].Addr.AppendTo(text[:0])
-		sum := fnv64(text)
-		for d := range digits {
-			digits[d] = byte(sum>>(64-digitBits*(d+1))) & (fanOut - 1)
+		sum := fnv64(eps[i].Addr.AppendTo(text[:0]))
+		for d := range length {
+			digits.WriteByte(byte(sum>>(64-digitBits*(d+1))) & (fanOut - 1))
 		}
-		out[i] = hashed{&eps[i], string(digits[:])}
+	}
+	for i := range eps {
+		out[i] = hashed{&eps[i], digits.String()[i*length : (i+1)*length]}
 	}
 	slices.SortFunc(out, func(a, b hashed) int {
 		if c := strings.Compare(a.hash, b.hash); c != 0 {
@@ -126,7 +155,7 @@ func (b *balancer) chance(c *chain, level int, path string, eps []hashed) {
 	}
 	if len(eps) <= leafSize || level == balanceLevels {
 		for _, e := range eps {
-			b.add(c, matchChance(uint64(e.Weight), left), e.Endpoint)
+			b.add(c, b.env.chance(uint64(e.Weight), left), e.Endpoint)
 			left -= uint64(e.Weight)
 		}
 		return
@@ -142,7 +171,7 @@ func (b *balancer) chance(c *chain, level int, path string, eps []hashed) {
 			weight += uint64(eps[end].Weight)
 			end++
 		}
-		match := matchChance(weight, left)
+		match := b.env.chance(weight, left)
 		if end == 1 {
 			b.add(c, match, eps[0].Endpoint)
 		} else {

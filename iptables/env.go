@@ -47,6 +47,8 @@ type env struct {
 	loopback bool
 	// ranges are those that virtual addresses are taken from.
 	ranges []netip.Prefix
+	// evenly has, by n, the match of one in n, which most rules want.
+	evenly [leafSize + 1]string
 	// warnings are about what the node says and the rules cannot.
 	warnings []string
 }
@@ -58,6 +60,9 @@ var loopback = [...]netip.Prefix{model.IPv4: netip.MustParsePrefix("127.0.0.0/8"
 func newEnv(f model.Family, n names, s settings, feat features, node model.Node, routable bool) *env {
 	e := &env{family: f, names: n, settings: s, features: feat, masqueradeAll: node.MasqueradeAll}
 	e.keepClient = node.KeepClientAddress && !node.MasqueradeAll
+	for n := range e.evenly {
+		e.evenly[n] = matchChance(1, uint64(n))
+	}
 	e.detects = node.Detector.Detects(f)
 	for _, p := range prefixesOf(f, node.Detector.Prefixes) {
 		e.internal = append(e.internal, matchSrc(p))
@@ -151,6 +156,14 @@ func (e *env) inRanges(a netip.Addr) bool {
 func (e *env) sameServices(o *env) bool {
 	return slices.Equal(e.internal, o.internal) && e.keepClient == o.keepClient && e.primary == o.primary &&
 		slices.Equal(e.ranges, o.ranges) && e.features == o.features && e.settings == o.settings
+}
+
+// chance is matchChance.
+func (e *env) chance(weight, total uint64) string {
+	if n := total / weight; n*weight == total && n < uint64(len(e.evenly)) {
+		return e.evenly[n]
+	}
+	return matchChance(weight, total)
 }
 
 // remember returns the match that labels the connection as balanced by us, and balanced the one that finds the label

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,14 +36,11 @@ func (s *side) wholeJob(to *env, forms []*model.Resolved) *job {
 	return j
 }
 
-// converge reads what the kernel holds and leaves only what differs to be done. The nat table comes first: where nothing
-// was, services work before anything is rejected.
-func (j *job) converge(ctx context.Context, n names) error {
+// converge leaves only what differs from what the kernel holds to be done. The nat table comes first: where nothing was,
+// services work before anything is rejected.
+func (j *job) converge(n names, held [len(tables)]listing) {
 	for _, t := range tables {
-		have, err := j.read(ctx, t, n, j.to.jumps())
-		if err != nil {
-			return err
-		}
+		have := held[t]
 		if !have.readable {
 			j.warnings = append(j.warnings, fmt.Sprintf("%s: table %s: somebody's rules cannot be listed by iptables: all of ours are written anew", j.family, t))
 		}
@@ -57,7 +53,6 @@ func (j *job) converge(ctx context.Context, n names) error {
 			j.stages = append(j.stages, s)
 		}
 	}
-	return nil
 }
 
 // each does something for all jobs: at the same time where that is of any use.

@@ -41,9 +41,9 @@ func (s *stage) empty() bool {
 //   - but what goes for good with its frontend or its address goes before, and what comes with a new one comes after.
 func plan(before programmed, e *env, changes []model.ResolvedChange) (programmed, []stage) {
 	olds, news := make([]*pieces, len(changes)), make([]*pieces, len(changes))
-	after := before.trees
+	after, none := before.trees, &pieces{}
 	for i, c := range changes {
-		olds[i], news[i] = &pieces{}, e.pieces(c.After)
+		olds[i], news[i] = none, e.pieces(c.After)
 		if before.env != nil {
 			olds[i] = before.env.pieces(c.Before)
 		}

@@ -57,21 +57,27 @@ const jumpMark = "headgate: "
 
 // words joins those of the parts that are not empty.
 func words(parts ...string) string {
-	n := 0
+	n, only := 0, ""
 	for _, p := range parts {
-		n += len(p) + 1
+		if p != "" {
+			n, only = n+len(p)+1, p
+		}
 	}
-	b := make([]byte, 0, n)
+	if n == len(only)+1 {
+		return only
+	}
+	var b strings.Builder
+	b.Grow(n)
 	for _, p := range parts {
 		if p == "" {
 			continue
 		}
-		if len(b) > 0 {
-			b = append(b, ' ')
+		if b.Len() > 0 {
+			b.WriteByte(' ')
 		}
-		b = append(b, p...)
+		b.WriteString(p)
 	}
-	return string(b)
+	return b.String()
 }
 
 // What follows writes matches and targets as iptables-save does, so that rules can be compared as text.
@@ -98,6 +104,10 @@ func addrText(a netip.Addr) string {
 }
 
 func matchProto(p model.Protocol) string { return "-p " + p.String() }
+
+func appendProto(b []byte, p model.Protocol) []byte {
+	return append(append(b, "-p "...), p.String()...)
+}
 
 // matchPorts matches a protocol and a range of destination ports.
 func matchPorts(p model.Protocol, lo, hi uint16) string {
@@ -185,13 +195,15 @@ func targetRefuseProto(f model.Family, p model.Protocol) string {
 }
 
 // targetEndpoint translates the destination. The rule must match the protocol.
-func targetEndpoint(a netip.AddrPort) string {
-	b := append(make([]byte, 0, 72), "-j DNAT --to-destination "...)
+func targetEndpoint(a netip.AddrPort) string { return string(appendTarget(make([]byte, 0, 72), a)) }
+
+func appendTarget(b []byte, a netip.AddrPort) []byte {
+	b = append(b, "-j DNAT --to-destination "...)
 	if a.Addr().Is4() {
-		return string(a.AppendTo(b))
+		return a.AppendTo(b)
 	}
 	b = append(append(b, '['), addrText(a.Addr())...)
-	return string(strconv.AppendUint(append(b, "]:"...), uint64(a.Port()), 10))
+	return strconv.AppendUint(append(b, "]:"...), uint64(a.Port()), 10)
 }
 
 func jumpTo(chain string) string { return "-j " + chain }

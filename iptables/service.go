@@ -183,9 +183,9 @@ func (w *writer) fill(c *chain, kind byte) {
 	if kind == kindLocal {
 		eps = w.sel.Local
 	}
-	b := &balancer{env: w.env, service: w.r, kind: kind, target: func(e *model.Endpoint) string { return targetEndpoint(e.Addr) }}
+	b := &balancer{env: w.env, service: w.r, kind: kind}
 	if kind == kindKeep {
-		b.target = w.keptTarget
+		b.keptTarget = w.keptTarget
 		w.kept()
 	}
 	b.fill(c, eps)
@@ -224,7 +224,7 @@ func (w *writer) keptTarget(e *model.Endpoint) string {
 	if e.Local {
 		return goTo(w.chainName(kindKept, e.Addr.String()))
 	}
-	return targetEndpoint(e.Addr)
+	return ""
 }
 
 // endpoints writes the entries of the endpoints' addresses, of which several services may have the same.

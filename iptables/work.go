@@ -2,8 +2,10 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/headgate/headgate/model"
@@ -125,28 +127,58 @@ func (w *work) whole() error {
 
 // attempt makes the kernel hold everything but the refused services' new forms.
 func (w *work) attempt(refused map[model.ServiceName]error) error {
-	var err error
-	if w.delta, err = w.resolve(refused); err != nil {
-		return err
-	}
-	w.step("resolve")
-	targets := w.targets()
-	forms := w.resolver.FormsAfter(w.delta)
-	jobs := make([]*job, len(w.sides))
-	for i, s := range w.sides {
-		jobs[i] = s.wholeJob(targets[i], forms)
-	}
-	w.step("plan")
 	w.checks = checks{}
 	before, err := w.takeMarks()
 	if err != nil {
 		return err
 	}
-	if err := w.each(jobs, true, func(j *job) error { return j.converge(w.ctx, w.names) }); err != nil {
+	wait := w.startReading()
+	jobs, err := w.planWhole(refused)
+	held, readErr := wait() // the programs have ended, whatever else happened
+	if err = errors.Join(err, readErr); err != nil {
 		return err
 	}
 	w.step("read")
+	for i, j := range jobs {
+		j.converge(w.names, held[i])
+	}
 	return w.run(jobs, before)
+}
+
+// planWhole plans everything but the refused services' new forms, a job for each side.
+func (w *work) planWhole(refused map[model.ServiceName]error) (jobs []*job, err error) {
+	if w.delta, err = w.resolve(refused); err != nil {
+		return nil, err
+	}
+	w.step("resolve")
+	targets := w.targets()
+	forms := w.resolver.FormsAfter(w.delta)
+	for i, s := range w.sides {
+		jobs = append(jobs, s.wholeJob(targets[i], forms))
+	}
+	w.step("plan")
+	return jobs, nil
+}
+
+// startReading begins to list what the kernel holds, while something else is done. It returns what waits for all of it,
+// by side.
+func (w *work) startReading() (wait func() ([][len(tables)]listing, error)) {
+	held := make([][len(tables)]listing, len(w.sides))
+	errs := make([]error, len(w.sides))
+	var reading sync.WaitGroup
+	for i, s := range w.sides {
+		reading.Go(func() {
+			for _, t := range tables {
+				if held[i][t], errs[i] = s.read(w.ctx, t, w.names, allJumps(s.family, w.names)); errs[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	return func() ([][len(tables)]listing, error) {
+		reading.Wait()
+		return held, errors.Join(errs...)
+	}
 }
 
 // targets returns the env of each side for the node of the delta.

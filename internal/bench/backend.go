@@ -15,8 +15,8 @@ import (
 // and its bars one more in bars.
 type backend struct {
 	// open returns a Programmer for the namespace, which calls trace, if there is one, with each piece of what it sends
-	// to the kernel, before sending it.
-	open func(ctx context.Context, ns *lab.NetNS, trace func(piece []byte)) (model.Programmer, error)
+	// to the kernel, in one or more parts, before sending it.
+	open func(ctx context.Context, ns *lab.NetNS, trace func(parts ...[]byte)) (model.Programmer, error)
 	// floor prepares to send such pieces into another namespace with as little work as can be.
 	floor func(ns *lab.NetNS) (floor, error)
 	// split takes a file of such pieces, back to back, apart.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/lab"
@@ -19,10 +18,10 @@ import (
 // iptablesBackend is the backend iptables in one of its variants.
 func iptablesBackend(v iptables.Variant) backend {
 	return backend{
-		open: func(ctx context.Context, ns *lab.NetNS, trace func([]byte)) (model.Programmer, error) {
+		open: func(ctx context.Context, ns *lab.NetNS, trace func(...[]byte)) (model.Programmer, error) {
 			cfg := iptables.Config{NetNS: ns.FD(), Variant: v}
 			if trace != nil {
-				cfg.Trace = func(f model.Family, stdin []byte) { trace(slices.Concat(heading(f), stdin)) }
+				cfg.Trace = func(f model.Family, stdin []byte) { trace(heading(f), stdin) }
 			}
 			return iptables.New(ctx, cfg)
 		},

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/model"
 )
 
-func openIPVS(ctx context.Context, ns *lab.NetNS, trace func([]byte)) (model.Programmer, error) {
+func openIPVS(ctx context.Context, ns *lab.NetNS, trace func(...[]byte)) (model.Programmer, error) {
 	cfg := ipvs.Config{NetNS: ns.FD(), SetSysctls: true}
 	if trace != nil {
 		cfg.Trace = func(family int, messages []byte) { trace(addressed(family, messages)) }

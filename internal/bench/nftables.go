@@ -13,8 +13,12 @@ import (
 	"github.com/headgate/headgate/nftables"
 )
 
-func openNftables(ctx context.Context, ns *lab.NetNS, trace func([]byte)) (model.Programmer, error) {
-	return nftables.New(ctx, nftables.Config{NetNS: ns.FD(), Trace: trace})
+func openNftables(ctx context.Context, ns *lab.NetNS, trace func(...[]byte)) (model.Programmer, error) {
+	cfg := nftables.Config{NetNS: ns.FD()}
+	if trace != nil {
+		cfg.Trace = func(batch []byte) { trace(batch) }
+	}
+	return nftables.New(ctx, cfg)
 }
 
 // A netlinkSocket is a raw socket to a part of the kernel. It knows of netlink no more than where a message ends.
