@@ -27,6 +27,11 @@ func TestCheckIsCheap(t *testing.T) {
 			}
 		}
 		require.NoError(t, p.Check(within(t)))
+		if v == NFT {
+			require.Zero(t, reads, "nobody wrote")
+		}
+		reads = 0
+		require.NoError(t, p.Check(within(t)))
 		require.Zero(t, reads, "nobody wrote")
 		require.NoError(t, restore(ns.FD(), model.IPv4, v, someRules))
 		require.NoError(t, p.Check(within(t)))
@@ -46,6 +51,45 @@ func TestCheckIsCheap(t *testing.T) {
 		require.ErrorIs(t, err, model.ErrDrift)
 		require.ErrorContains(t, err, "HEADGATE-MASQUERADE")
 		require.ErrorContains(t, err, "PREROUTING")
+	})
+}
+
+// What others break while a call writes, behind its back, is not taken for its own doing.
+func TestDamageMeanwhileIsNoticed(t *testing.T) {
+	from, to := scenario(t, "external-local").State, scenario(t, "no-endpoints").State
+	eachVariant(t, func(t *testing.T, v Variant) {
+		for name, damage := range map[string]string{
+			"jump":  "*nat\n-F PREROUTING\nCOMMIT\n",
+			"rule":  "*nat\n-I HEADGATE-MASQUERADE 1 -j RETURN\nCOMMIT\n",
+			"chain": "*nat\n-X HEADGATE-CANARY\nCOMMIT\n",
+		} {
+			for _, late := range []bool{false, true} {
+				ns := newNS(t)
+				p := open(t, Config{NetNS: ns.FD(), Variant: v, Families: []model.Family{model.IPv4}})
+				_, err := p.Sync(within(t), from)
+				require.NoError(t, err)
+				require.NoError(t, p.Check(within(t)))
+				four := p.sides[0]
+				four.exec = func(ctx context.Context, program string, args []string, stdin []byte) ([]byte, error) {
+					if program != four.restore {
+						return execute(ctx, program, args, stdin)
+					}
+					if !late {
+						require.NoError(t, restore(ns.FD(), model.IPv4, v, damage))
+					}
+					out, err := execute(ctx, program, args, stdin)
+					if late {
+						require.NoError(t, restore(ns.FD(), model.IPv4, v, damage))
+					}
+					return out, err
+				}
+				res, err := p.Apply(within(t), model.DiffStates(from, to))
+				require.NoError(t, err)
+				require.Positive(t, res.Written())
+				four.exec = execute
+				require.ErrorIs(t, p.Check(within(t)), model.ErrDrift, "%s, late: %t", name, late)
+			}
+		}
 	})
 }
 
