@@ -120,6 +120,23 @@ func TestLockIsWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A Check that has to ask while somebody else holds it is ErrBusy: that is no drift.
+func TestLockedCheckIsNoDrift(t *testing.T) {
+	p := open(t, Config{NetNS: newNS(t).FD(), Variant: Legacy, LockWait: time.Second})
+	_, err := p.Sync(within(t), model.State{})
+	require.NoError(t, err)
+	lock, err := os.OpenFile(os.Getenv("XTABLES_LOCKFILE"), os.O_CREATE|os.O_RDWR, 0o600)
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	p.checks = checks{unsure: true, nextFull: time.Now().Add(time.Hour)} // so only the structure is asked for
+	err = p.Check(within(t))
+	require.ErrorIs(t, err, model.ErrBusy)
+	require.NotErrorIs(t, err, model.ErrDrift)
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
+	require.NoError(t, p.Check(within(t)))
+}
+
 type exited int
 
 func (e exited) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
