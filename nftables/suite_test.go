@@ -111,6 +111,12 @@ func spoil(w modeltest.World) func([]byte) {
 
 // A service of which the kernel does not even take what it took before is left out of a Sync, and it alone.
 func TestRefusedAltogether(t *testing.T) {
+	for _, name := range []model.ServiceName{"api", ""} {
+		t.Run(fmt.Sprintf("%q", string(name)), func(t *testing.T) { refusedAltogether(t, name) })
+	}
+}
+
+func refusedAltogether(t *testing.T, name model.ServiceName) {
 	ctx := context.Background()
 	node := modeltest.StageNode()
 	w := modeltest.NewLab(t, node)
@@ -120,8 +126,8 @@ func TestRefusedAltogether(t *testing.T) {
 	}
 	eps := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.128.0.11:8080")}}
 	state := model.State{Node: node,
-		Services:  model.ServiceMap{"api": service("172.20.0.11:80"), "web": service("172.20.0.10:80")},
-		Endpoints: model.EndpointMap{"api": eps, "web": eps}}
+		Services:  model.ServiceMap{name: service("172.20.0.11:80"), "web": service("172.20.0.10:80")},
+		Endpoints: model.EndpointMap{name: eps, "web": eps}}
 	asks := func(vip string) modeltest.Verdict {
 		out, err := w.Send(ctx, modeltest.Packet{Kind: modeltest.FromPod, From: netip.MustParseAddr("10.128.0.100"), To: netip.MustParseAddrPort(vip)}, 1)
 		require.NoError(t, err)
@@ -138,7 +144,7 @@ func TestRefusedAltogether(t *testing.T) {
 		spoiled.Delete(w.NetNS())
 		require.NoError(t, err)
 		require.Len(t, res.Rejected, 1)
-		require.Equal(t, model.ServiceName("api"), res.Rejected[0].Service)
+		require.Equal(t, name, res.Rejected[0].Service)
 		require.ErrorIs(t, res.Rejected[0], unix.EINVAL)
 		require.Equal(t, modeltest.Dropped, asks("172.20.0.11:80"), "an address of the service range that nobody owns")
 		require.Equal(t, modeltest.Translated, asks("172.20.0.10:80"))

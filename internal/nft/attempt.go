@@ -182,7 +182,7 @@ func (t *Table) judge(ctx context.Context, next *Plan, err error, how *manner, t
 		switch {
 		case next.batch.volatile[seq] && tries < 10*maxTries:
 			return nil, nil // a client expired between reading and deleting it
-		case len(owners) == 0 && next.fresh && !how.anew:
+		case len(owners) == 0 && next.fresh && !how.anew && cause != unix.EINVAL: // what makes no sense would make none then
 			how.anew = true
 			return nil, nil
 		case len(owners) == 0:

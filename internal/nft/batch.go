@@ -155,7 +155,10 @@ func (b *batch) deleteSet(fam model.Family, set string, owners ...model.ServiceN
 func (b *batch) forget(fam model.Family, set Set, clients []Element, owner model.ServiceName) {
 	for len(clients) > 0 {
 		n := min(len(clients), maxElements)
-		b.write(sectionDels, func(w *Wire) { w.forget(b.table, fam, set, clients[:n]) }, owner)
+		b.write(sectionDels, func(w *Wire) { w.forget(b.table, fam, set, clients[:n]) })
+		if owner != nobody {
+			put(&b.owners, b.seq, []model.ServiceName{owner})
+		}
 		put(&b.volatile, b.seq, true)
 		b.deleted += n
 		clients = clients[n:]
@@ -219,7 +222,7 @@ func (b *batch) element(at **chunk, s section, fam model.Family, e *Element, own
 	}
 	c.w.writeElement(&b.shapes[e.Set], e, s == sectionDels)
 	c.elements++
-	if owner != "" && b.lastOwner(c) != owner {
+	if owner != nobody && b.lastOwner(c) != owner {
 		put(&b.owners, c.w.Seq, append(b.owners[c.w.Seq], owner))
 	}
 }
@@ -241,11 +244,14 @@ const chunkSize = maxElements * 48 // of IPv4 slots, by far the most
 
 const longestElement = 400 // a chain's name of 100, a comment of 127, two keys, and some room
 
+// nobody is the owner of elements that no single service owns. The empty name is one that a service may have.
+const nobody model.ServiceName = "\x00nobody"
+
 // lastOwner returns the service that the last element of a chunk is about.
 func (b *batch) lastOwner(c *chunk) model.ServiceName {
 	owners := b.owners[c.w.Seq]
 	if len(owners) == 0 {
-		return ""
+		return nobody
 	}
 	return owners[len(owners)-1]
 }

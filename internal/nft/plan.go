@@ -284,9 +284,9 @@ func (p *Plan) finish() {
 			*e = k.element()
 			switch {
 			case was == 0 && change > 0:
-				p.batch.add(fam, e, "")
+				p.batch.add(fam, e, nobody)
 			case was > 0 && was+change == 0:
-				p.batch.del(fam, e, "")
+				p.batch.del(fam, e, nobody)
 			}
 		}
 	}

@@ -35,6 +35,7 @@ func planSync(p *Plan, found [2]structure, in Input) {
 func (p *Plan) adopt(fam model.Family, found structure) {
 	table := p.cfg.Name
 	if found.table != 0 && (!found.ours || found.dormant) {
+		p.batch.write(sectionTables, func(w *Wire) { w.writeTable(table, fam) }) // it may have gone meanwhile
 		p.batch.write(sectionTables, func(w *Wire) { w.deleteTable(table, fam) })
 		found = structure{}
 	}
