@@ -271,6 +271,9 @@ func (r *record) list(t *nft.Plan, next *plan, v *view, fresh bool) {
 		}
 	}
 	for _, fam := range model.Families {
+		if !fresh && slices.Equal(r.nodePorts[fam], v.nodePorts[fam]) {
+			continue
+		}
 		for _, a := range r.nodePorts[fam] {
 			if !fresh && !slices.Contains(v.nodePorts[fam], a) {
 				t.Remove(fam, nft.ElementKey{Set: nodePortIPs, Addr: a})
