@@ -94,14 +94,16 @@ func TestSchedulerMissing(t *testing.T) {
 	const modprobe = "/proc/sys/kernel/modprobe"
 	loader, err := os.ReadFile(modprobe)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(modprobe, []byte("/bin/false"), 0))
-	out, err := f.Node.Command(t.Context(), "rmmod", "ip_vs_mh").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	t.Cleanup(func() {
 		require.NoError(t, os.WriteFile(modprobe, loader, 0))
 		out, err := f.Node.Command(context.Background(), "modprobe", "ip_vs_mh").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	})
+	require.NoError(t, os.WriteFile(modprobe, []byte("/bin/false"), 0))
+	require.Eventually(t, func() bool {
+		_, err := f.Node.Command(t.Context(), "rmmod", "ip_vs_mh").CombinedOutput()
+		return err == nil
+	}, time.Minute, 100*time.Millisecond, "the kernel takes its time to forget the services of namespaces that are gone")
 	other := netip.MustParseAddrPort("172.20.0.11:80")
 	for range 2 {
 		res, err := p.Sync(t.Context(), f.state(map[model.ServiceName]model.Service{
