@@ -116,17 +116,7 @@ func holdLock(tb testing.TB, _ modeltest.World) func() {
 // writeAlways makes others write into the same tables as fast as they can.
 func writeAlways(v Variant) func(testing.TB, modeltest.World) func() {
 	return func(_ testing.TB, w modeltest.World) func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for ctx.Err() == nil {
-				_ = restore(w.NetNS(), model.IPv4, v, "*nat\n:THEIRS - [0:0]\n-A THEIRS -j RETURN\nCOMMIT\n*nat\n-F THEIRS\n-X THEIRS\nCOMMIT\n")
-			}
-		}()
-		return func() {
-			cancel()
-			<-done
-		}
+		const theirs = "*nat\n:THEIRS - [0:0]\n-A THEIRS -j RETURN\nCOMMIT\n*nat\n-F THEIRS\n-X THEIRS\nCOMMIT\n"
+		return modeltest.Always(func() { _ = restore(w.NetNS(), model.IPv4, v, theirs) })
 	}
 }

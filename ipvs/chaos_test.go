@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/ipvs"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/model/modeltest"
@@ -96,7 +97,7 @@ func (f *failing) trace(family int, messages []byte) {
 // each calls f with every message of a piece.
 func each(messages []byte, f func(m []byte)) {
 	for len(messages) > 0 {
-		size := int(binary.NativeEndian.Uint32(messages)+3) &^ 3
+		size := nlink.MessageLen(messages)
 		f(messages[:size])
 		messages = messages[size:]
 	}
@@ -121,17 +122,6 @@ func leaveOpen(messages []byte) {
 // always makes others run a script as fast as they can.
 func always(script string) func(testing.TB, modeltest.World) func() {
 	return func(_ testing.TB, w modeltest.World) func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for ctx.Err() == nil {
-				_, _ = run(w.NetNS(), "", "sh", "-c", script)
-			}
-		}()
-		return func() {
-			cancel()
-			<-done
-		}
+		return modeltest.Always(func() { _, _ = run(w.NetNS(), "", "sh", "-c", script) })
 	}
 }

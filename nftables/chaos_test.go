@@ -57,18 +57,7 @@ func chaosTarget() modeltest.Target {
 
 // commitAlways makes others commit as fast as they can, so that the ruleset is never of the generation that one has seen.
 func commitAlways(_ testing.TB, w modeltest.World) func() {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil {
-			_, _ = run(w.NetNS(), "", "nft", "add table ip theirs; delete table ip theirs")
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	return modeltest.Always(func() { _, _ = run(w.NetNS(), "", "nft", "add table ip theirs; delete table ip theirs") })
 }
 
 // refusals is how many of the next batches the kernel shall refuse, by the namespace's descriptor.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/headgate/headgate/internal/lab"
+	"github.com/headgate/headgate/internal/nlink"
 	"github.com/headgate/headgate/model"
 	"github.com/headgate/headgate/model/modeltest"
 	"github.com/headgate/headgate/nftables"
@@ -26,13 +27,13 @@ type work struct {
 
 func (w *work) note(batch []byte) {
 	for len(batch) > 0 {
-		size := int(binary.NativeEndian.Uint32(batch))
+		size := nlink.MessageLen(batch)
 		typ := int(binary.NativeEndian.Uint16(batch[4:])) & 0xff
 		w.messages[typ]++
 		if typ == unix.NFT_MSG_NEWRULE {
 			w.rules = append(w.rules, string(batch[:size]))
 		}
-		batch = batch[(size+3)&^3:]
+		batch = batch[size:]
 	}
 }
 

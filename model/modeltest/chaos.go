@@ -35,6 +35,26 @@ type Chaos struct {
 	Timeout time.Duration
 }
 
+// Always calls do again and again, for Chaos.Disturb, until what it returns is called.
+func Always(do func()) (end func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				do()
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-done
+	}
+}
+
 // RunChaos drives the Programmers of a target with a [model.Syncer], changes what is wanted by chance and from several
 // goroutines, and gets in their way: with damage, failures, disturbances, restarts, processes killed in the middle, and
 // a second instance beside the first. After each step it requires that the kernel comes to hold what is wanted, that

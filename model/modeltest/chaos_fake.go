@@ -3,7 +3,6 @@ package modeltest
 import (
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,22 +15,12 @@ func FakeChaos() Chaos {
 		Timeout: 50 * time.Millisecond,
 		Disturb: map[string]func(testing.TB, World) func(){
 			"others write all the time": func(_ testing.TB, w World) func() {
-				over := make(chan struct{})
-				var all sync.WaitGroup
-				all.Go(func() {
-					for i := 0; ; i++ {
-						select {
-						case <-over:
-							return
-						case <-time.After(time.Duration(rand.IntN(200)) * time.Microsecond):
-							kernel(w).Put("theirs", "counter", strconv.Itoa(i))
-						}
-					}
+				i := 0
+				return Always(func() {
+					time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+					kernel(w).Put("theirs", "counter", strconv.Itoa(i))
+					i++
 				})
-				return func() {
-					close(over)
-					all.Wait()
-				}
 			},
 			"the kernel hangs": func(_ testing.TB, w World) func() { kernel(w).Hang(1); return func() {} },
 		},
