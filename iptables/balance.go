@@ -89,7 +89,7 @@ func (b *balancer) add(c *chain, match string, e *model.Endpoint) {
 // rule appends a rule to the chain. Most rules are such, so it is written in one piece.
 func (b *balancer) rule(c *chain, match, remember string, e *model.Endpoint) {
 	var buf [256]byte
-	text := appendProto(buf[:0], b.service.Service.Protocol)
+	text := append(buf[:0], matchProto(b.service.Service.Protocol)...)
 	for _, part := range [...]string{match, remember} {
 		if part != "" {
 			text = append(append(text, ' '), part...)

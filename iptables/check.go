@@ -78,8 +78,8 @@ func (w *work) settleMarks(jobs []*job, before []marks) error {
 
 // Check reports whether the kernel still holds what was last written. As long as nobody at all wrote to our tables
 // that costs nothing; in the legacy variant, whose kernel tells sizes alone, we are somebody too, and a rule that another
-// one of the same size takes the place of is found when a later Check or Sync reads. Otherwise it compares all our chains or, if it did so just before and that took long, asks for
-// the jumps and one chain of each table.
+// one of the same size takes the place of is found when a later Check or Sync reads. Otherwise it compares all our chains
+// or, if it did so just before and that took long, asks for the jumps and one chain of each table.
 func (p *Programmer) Check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -42,7 +42,7 @@
 // themselves; without xt_connlabel see [Programmer.Features].
 //
 // A Programmer is safe for concurrent use. It needs to be root, to whom the lock /run/xtables.lock and the kernel's list
-// of tables belong, though of root's capabilities CAP_NET_ADMIN suffices, in the legacy variant with CAP_NET_RAW; what a process lacks, New names.
-// CAP_SYS_ADMIN is needed besides for a namespace other than that of the process, and to try what the kernel can do; without
-// it Probe warns.
+// of tables belong, though of root's capabilities CAP_NET_ADMIN suffices, in the legacy variant with CAP_NET_RAW; what a
+// process lacks, New names. CAP_SYS_ADMIN is needed besides for a namespace other than that of the process, and to try
+// what the kernel can do; without it Probe warns.
 package iptables

@@ -105,10 +105,6 @@ func addrText(a netip.Addr) string {
 
 func matchProto(p model.Protocol) string { return "-p " + p.String() }
 
-func appendProto(b []byte, p model.Protocol) []byte {
-	return append(append(b, "-p "...), p.String()...)
-}
-
 // matchPorts matches a protocol and a range of destination ports.
 func matchPorts(p model.Protocol, lo, hi uint16) string {
 	s := "-p " + p.String() + " -m " + p.String() + " --dport " + strconv.Itoa(int(lo))

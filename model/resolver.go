@@ -147,7 +147,8 @@ func (r *Resolver) ResolveState(want State, refused map[ServiceName]error) (*Del
 // Resolve resolves a diff against the committed state. Refused services keep their committed form as it is, whether the
 // diff names them or they would only be selected anew or take over a frontend. The error is that of [Node.Validate].
 func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, error) {
-	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused}
+	d := &Delta{Node: r.node, backend: r.features.Backend, refused: refused, owners: map[FrontendKey]ServiceName{},
+		released: map[FrontendKey]struct{}{}, waiting: map[FrontendKey][]ServiceName{}}
 	if diff.Node != nil {
 		if err := diff.Node.Validate(); err != nil {
 			return nil, err
@@ -186,14 +187,6 @@ func (r *Resolver) Resolve(diff Diff, refused map[ServiceName]error) (*Delta, er
 	slices.Sort(d.Promoted)
 	d.Promoted = slices.Compact(d.Promoted)
 	return d, nil
-}
-
-// put sets a key of a map that may not have been made yet: most changes are small and need few of them.
-func put[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[key] = value
 }
 
 // oneEach sorts errors by service, and joins those of one service to one, in the step that came first.
@@ -326,7 +319,7 @@ func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
 		r.reportConflicts(d, next)
 		return
 	}
-	var touched map[FrontendKey]struct{}
+	touched := map[FrontendKey]struct{}{}
 	for name, after := range next {
 		before := r.forms[name]
 		if before != nil && after != nil && sameKeys(before, after) && !r.orphans(after) {
@@ -335,7 +328,7 @@ func (r *Resolver) claim(d *Delta, next map[ServiceName]*Resolved) {
 		for _, form := range [...]*Resolved{before, after} {
 			if form != nil {
 				for _, f := range form.Service.Frontends {
-					put(&touched, form.Key(f), struct{}{})
+					touched[form.Key(f)] = struct{}{}
 				}
 			}
 		}
@@ -395,7 +388,7 @@ func (r *Resolver) queue(d *Delta, key FrontendKey, name ServiceName) {
 		return
 	}
 	i, _ := slices.BinarySearch(names, name)
-	put(&d.waiting, key, slices.Insert(slices.Clone(names), i, name))
+	d.waiting[key] = slices.Insert(slices.Clone(names), i, name)
 }
 
 // settle decides who holds one frontend once everybody who claims it is in the queue.
@@ -414,13 +407,13 @@ func (r *Resolver) settle(d *Delta, key FrontendKey, next map[ServiceName]*Resol
 			owner = names[i]
 			names = slices.Delete(names, i, i+1)
 			r.promote(d, key, owner, next)
-			put(&d.owners, key, owner)
+			d.owners[key] = owner
 		} else {
-			put(&d.released, key, struct{}{})
+			d.released[key] = struct{}{}
 		}
 	}
 	if _, ok := r.waiting[key]; ok || len(names) > 0 {
-		put(&d.waiting, key, names)
+		d.waiting[key] = names
 	} else {
 		delete(d.waiting, key)
 	}

@@ -152,13 +152,10 @@ func (b *batch) deleteSet(fam model.Family, set string, owners ...model.ServiceN
 }
 
 // forget deletes elements from a set or map, unless they expire first.
-func (b *batch) forget(fam model.Family, set Set, clients []Element, owner model.ServiceName) {
+func (b *batch) forget(fam model.Family, set Set, clients []Element, owners ...model.ServiceName) {
 	for len(clients) > 0 {
 		n := min(len(clients), maxElements)
-		b.write(sectionDels, func(w *Wire) { w.forget(b.table, fam, set, clients[:n]) })
-		if owner != nobody {
-			put(&b.owners, b.seq, []model.ServiceName{owner})
-		}
+		b.write(sectionDels, func(w *Wire) { w.forget(b.table, fam, set, clients[:n]) }, owners...)
 		put(&b.volatile, b.seq, true)
 		b.deleted += n
 		clients = clients[n:]
@@ -196,7 +193,7 @@ func (b *batch) replace(fam model.Family, old, e *Element, owner model.ServiceNa
 
 func (b *batch) element(at **chunk, s section, fam model.Family, e *Element, owner model.ServiceName) {
 	if *at == nil {
-		*at = &chunk{section: s}
+		*at = &chunk{}
 	}
 	c := *at
 	full := c.elements == maxElements || len(c.w.Buf)-c.list > maxNested-longestElement

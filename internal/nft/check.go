@@ -99,7 +99,7 @@ func (k *witness) compare(ctx context.Context, t *Table) error {
 	if err != nil {
 		return err
 	}
-	found, err := t.structures(ctx)
+	found, err := t.structures(ctx, ruleOf)
 	if err != nil {
 		return err
 	}

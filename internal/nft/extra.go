@@ -29,7 +29,7 @@ func (p *Plan) finishExtra(fam model.Family) {
 		was, there := p.old.tables[fam].extra[key]
 		switch there = there && !p.fresh; {
 		case e.Comment == removed && was.Timeout > 0:
-			p.batch.forget(fam, p.cfg.Sets[key.Set], []Element{was}, nobody) // it may have expired
+			p.batch.forget(fam, p.cfg.Sets[key.Set], []Element{was}) // it may have expired
 		case e.Comment == removed:
 			p.batch.del(fam, &was, nobody)
 		case !there:

@@ -89,8 +89,8 @@ func (r *Rules) ServiceRanges() []Rule {
 }
 
 // RecordAffinity returns the chains through which a new connection gets to the one that remembers its endpoint, if its
-// frontend has affinity. Every new connection passes them, so they are there only if a service needs them. The base chains come before all that may translate the source, for once a chain of type nat has
-// done so, the kernel asks no further one.
+// frontend has affinity. Every new connection passes them, so they are there only if a service needs them. The base chains
+// come before all that may translate the source, for once a chain of type nat has done so, the kernel asks no further one.
 func (r *Rules) RecordAffinity() []Chain {
 	const priority = 0
 	rules := []Rule{On(Translated(), Jump(RecordChain))}

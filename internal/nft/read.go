@@ -82,15 +82,16 @@ func (s *socket) request(typ, flags uint16, fam byte, attrs func(w *Wire), each 
 }
 
 // readStructure reads what our table of a family consists of. A disturbed listing is read again a few times.
-func (s *socket) readStructure(table string, fam model.Family) (st structure, err error) {
+// What is read of each rule is up to rule: ruleOf or wholeRuleOf.
+func (s *socket) readStructure(table string, fam model.Family, rule ruleReader) (st structure, err error) {
 	err = nlink.Steady(func() (err error) {
-		st, err = s.structureOnce(table, fam)
+		st, err = s.structureOnce(table, fam, rule)
 		return err
 	})
 	return st, err
 }
 
-func (s *socket) structureOnce(table string, fam model.Family) (structure, error) {
+func (s *socket) structureOnce(table string, fam model.Family, rule ruleReader) (structure, error) {
 	st := structure{chains: map[string]chainInfo{}, sets: map[string]setInfo{}, rules: map[string][]ruleInfo{}}
 	proto := NFProto(fam)
 	var err error
@@ -102,7 +103,7 @@ func (s *socket) structureOnce(table string, fam model.Family) (structure, error
 		err = s.dump(unix.NFT_MSG_GETSET, proto, func(w *Wire) { w.Text(unix.NFTA_SET_TABLE, table) }, st.readSet(table))
 	}
 	if err == nil {
-		err = s.dump(unix.NFT_MSG_GETRULE, proto, func(w *Wire) { w.Text(unix.NFTA_RULE_TABLE, table) }, st.readRule(table))
+		err = s.dump(unix.NFT_MSG_GETRULE, proto, func(w *Wire) { w.Text(unix.NFTA_RULE_TABLE, table) }, st.readRule(table, rule))
 	}
 	return st, err
 }
@@ -229,9 +230,12 @@ const (
 	tableDormant = 1 // NFT_TABLE_F_DORMANT
 )
 
-func (st *structure) readRule(table string) func(body []byte) error {
+// A ruleReader returns where a rule stands and what there is to know of it.
+type ruleReader func(body []byte) (table, chain string, rule ruleInfo, err error)
+
+func (st *structure) readRule(table string, read ruleReader) func(body []byte) error {
 	return func(body []byte) error {
-		of, chain, rule, err := wholeRuleOf(body)
+		of, chain, rule, err := read(body)
 		if of == table {
 			st.rules[chain] = append(st.rules[chain], rule)
 		}
@@ -239,7 +243,7 @@ func (st *structure) readRule(table string) func(body []byte) error {
 	}
 }
 
-// wholeRuleOf returns where a rule stands and what there is to know of it.
+// wholeRuleOf is ruleOf with the verdicts.
 func wholeRuleOf(body []byte) (table, chain string, rule ruleInfo, err error) {
 	if table, chain, rule, err = ruleOf(body); err == nil {
 		rule.verdicts, err = verdictsOf(body)
@@ -247,7 +251,7 @@ func wholeRuleOf(body []byte) (table, chain string, rule ruleInfo, err error) {
 	return table, chain, rule, err
 }
 
-// ruleOf is wholeRuleOf without the verdicts.
+// ruleOf reads a rule's handle and mark.
 func ruleOf(body []byte) (table, chain string, rule ruleInfo, err error) {
 	err = attributes(body, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {

@@ -90,7 +90,7 @@ func (t *Table) Sync(ctx context.Context, in Input, res *model.Result) (refused 
 			return nil, err
 		}
 		t.kernel.generation = generation
-		found, err := t.structures(ctx)
+		found, err := t.structures(ctx, wholeRuleOf)
 		if err != nil {
 			return nil, err
 		}
@@ -164,10 +164,10 @@ func (t *Table) exchange(ctx context.Context, do func(s *socket) error) error {
 }
 
 // structures reads what the tables consist of.
-func (t *Table) structures(ctx context.Context) (found [2]structure, err error) {
+func (t *Table) structures(ctx context.Context, rule ruleReader) (found [2]structure, err error) {
 	err = t.exchange(ctx, func(s *socket) error {
 		for _, fam := range model.Families {
-			if found[fam], err = s.readStructure(t.cfg.Name, fam); err != nil {
+			if found[fam], err = s.readStructure(t.cfg.Name, fam, rule); err != nil {
 				return fmt.Errorf("reading table %s: %w", t.cfg.Name, nlink.Meaning(err))
 			}
 		}
