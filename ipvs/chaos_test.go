@@ -60,6 +60,8 @@ func chaosTarget(f *failing) modeltest.Target {
 			}
 			p, err := ipvs.New(context.Background(), cfg)
 			require.NoError(tb, err)
+			// A connection that was cut off keeps its namespace for minutes, and the services in it their schedulers.
+			tb.Cleanup(func() { _, _ = run(w.NetNS(), "", "ipvsadm", "-C") })
 			return p
 		}
 	}

@@ -103,7 +103,7 @@ func TestSchedulerMissing(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := f.Node.Command(t.Context(), "rmmod", "ip_vs_mh").CombinedOutput()
 		return err == nil
-	}, time.Minute, 100*time.Millisecond, "the kernel takes its time to forget the services of namespaces that are gone")
+	}, 3*time.Minute, 100*time.Millisecond, "the kernel takes its time to forget the services of namespaces that are gone")
 	other := netip.MustParseAddrPort("172.20.0.11:80")
 	for range 2 {
 		res, err := p.Sync(t.Context(), f.state(map[model.ServiceName]model.Service{
